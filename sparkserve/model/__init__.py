@@ -1,0 +1,1 @@
+"""The nouns: frozen pydantic models without I/O, shared by both planes."""

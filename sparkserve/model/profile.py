@@ -1,0 +1,226 @@
+"""A profile: everything a user decides about one served model, typed and with units.
+
+One TOML file per profile. Unknown keys are errors. Values that two fields must agree on are
+checked here, so that a contradiction never reaches a node.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from sparkserve.model.base import Model, digest
+
+EngineKind = Literal["sglang", "vllm", "light"]
+"""``light`` is the simulated engine of ``--simulate`` and the tests: same flags, no model."""
+
+
+class ModelSettings(Model):
+    """Which model, and what it is called at the endpoint."""
+
+    path: str
+    """Directory on every node; relative paths lie below ``<root>/checkpoints``."""
+    served_name: str
+    repo: str | None = None
+    revision: str | None = None
+    """Pinned commit of the repository the checkpoint came from."""
+    external_package: str | None = None
+    """Python package with out-of-tree model classes (``SGLANG_EXTERNAL_MODEL_PACKAGE``)."""
+
+
+class EngineSettings(Model):
+    """Which engine, which version, how it is started."""
+
+    kind: EngineKind = "sglang"
+    version: str | None = None
+    """Exact version demanded on every node; None accepts what is installed."""
+    runtime: Literal["venv", "container"] = "venv"
+    python: str = "venv/bin/python"
+    """``venv``: interpreter on the node; relative paths lie below the node's root."""
+    image: str | None = None
+    """``container``: image reference pinned by digest, ``name@sha256:...``."""
+    device: Literal["cuda", "cpu"] = "cuda"
+    shim: str | None = None
+    """Folder put first on PYTHONPATH (the CPU engine's stand-ins); None in production."""
+    plugins: tuple[str, ...] = ("sparkserve",)
+    """SGLang plugins allowed to load."""
+    trust_remote_code: bool = False
+    """Whether the engine may run Python code that lies in the checkpoint."""
+    extra_args: tuple[str, ...] = ()
+    """Engine flags this profile adds as they are."""
+
+    @model_validator(mode="after")
+    def _container_is_pinned(self) -> EngineSettings:
+        if self.runtime == "container" and (self.image is None or "@sha256:" not in self.image):
+            raise ValueError(f"runtime container needs image = name@sha256:..., got {self.image}")
+        return self
+
+
+class ParallelSettings(Model):
+    """How the model is split; one rank per node."""
+
+    tp: int = Field(default=1, ge=1, le=8)
+    """Tensor-parallel size = number of nodes."""
+    ep: int = Field(default=1, ge=1, le=8)
+
+    @model_validator(mode="after")
+    def _ep_divides_tp(self) -> ParallelSettings:
+        if self.tp % self.ep:
+            raise ValueError(f"ep must divide tp: tp = {self.tp}, ep = {self.ep}")
+        return self
+
+
+class ContextSettings(Model):
+    """Lengths, batch and memory that the engine is given."""
+
+    length_tokens: int | None = Field(default=None, ge=256, le=1_048_576)
+    chunked_prefill_tokens: int | None = Field(default=None, ge=16)
+    max_running_requests: int | None = Field(default=None, ge=1)
+    kv_tokens: int | None = Field(default=None, ge=256)
+    """KV pool pin (``--max-total-tokens``)."""
+    mem_fraction_static: float | None = Field(default=None, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _pool_holds_one_context(self) -> ContextSettings:
+        if self.length_tokens and self.kv_tokens and self.kv_tokens < self.length_tokens:
+            raise ValueError(
+                f"kv_tokens = {self.kv_tokens} cannot hold one context of "
+                f"length_tokens = {self.length_tokens}"
+            )
+        return self
+
+
+class SpeculationSettings(Model):
+    """Speculative decoding; algorithm None = off."""
+
+    algorithm: Literal["DSPARK"] | None = None
+    block_tokens: int = Field(default=5, ge=1, le=16)
+    sps_table: str | None = None
+    sts_table: str | None = None
+
+
+class EngramSettings(Model):
+    """Where the packed Engram rows lie; directory None = the engine's own tables."""
+
+    directory: str | None = None
+    """Relative paths lie below ``<root>/engram``."""
+    layout: Literal["columns", "equal", "strided"] = "columns"
+
+
+class FabricSettings(Model):
+    """Which network the ranks meet on, and NCCL's fixed settings."""
+
+    bootstrap: Literal["management", "fabric"] = "fabric"
+    """Network of the rendezvous, of GLOO and of SGLANG_HOST_IP."""
+    dist_port: int = Field(default=20000, ge=1024, le=65535)
+    guard_port: int = Field(default=20900, ge=1024, le=65535)
+    hca: tuple[str, ...] = ()
+    """RDMA devices for NCCL_IB_HCA; empty = none named."""
+    gid_index: int | None = Field(default=None, ge=0, le=255)
+    """NCCL_IB_GID_INDEX; None leaves NCCL's own choice."""
+    nccl: dict[str, str] = Field(default_factory=dict)
+    """Further NCCL_* variables, equal on all ranks."""
+
+    @model_validator(mode="after")
+    def _nccl_names(self) -> FabricSettings:
+        for name in self.nccl:
+            if not name.startswith("NCCL_"):
+                raise ValueError(f"fabric.nccl holds NCCL_* variables only, got {name}")
+        if self.dist_port == self.guard_port:
+            raise ValueError(f"dist_port and guard_port are both {self.dist_port}")
+        return self
+
+
+class ServingSettings(Model):
+    """The OpenAI-compatible endpoint of rank 0."""
+
+    host: str = "127.0.0.1"
+    """Bind address; anything but loopback demands ``api_key_file``."""
+    port: int = Field(default=8888, ge=1024, le=65535)
+    api_key_file: str | None = None
+    """File on the controller (mode 0600) that holds the key; ``~`` is expanded."""
+    tool_parser: str | None = None
+    reasoning_parser: str | None = None
+    metrics: bool = True
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only the head node itself can reach the endpoint."""
+        return self.host in ("127.0.0.1", "localhost", "::1")
+
+
+class LimitSettings(Model):
+    """When a launch is given up; time-outs measure lack of progress, not age."""
+
+    no_progress_s: float = Field(default=600, gt=0)
+    """Give up when no rank logged, read or computed anything for this long."""
+    command_s: float = Field(default=45, gt=0)
+    memory_floor_gib: float = Field(default=0, ge=0)
+    """Stop the run when MemAvailable stays below; 0 = no floor."""
+    start_memory_gib: float = Field(default=0, ge=0)
+    """MemAvailable every node must have before the start."""
+    lost_after_s: float = Field(default=6.0, gt=0, le=60)
+    """A node silent for this long counts as gone."""
+
+
+class GateSettings(Model):
+    """What proves the endpoint: a question and what a right answer holds."""
+
+    prompt: str = "What is the capital of France? Answer in one short sentence."
+    expect: str | None = None
+    """Text that the answer must hold, ignoring case; None = any plausible text."""
+    max_tokens: int = Field(default=32, ge=1)
+    warmup_requests: int = Field(default=0, ge=0)
+    """Size of the warm-up batch after the smoke answer."""
+
+
+class Profile(Model):
+    """One profile, fully resolved."""
+
+    name: str
+    summary: str = ""
+    model: ModelSettings
+    engine: EngineSettings = EngineSettings()
+    parallel: ParallelSettings = ParallelSettings()
+    context: ContextSettings = ContextSettings()
+    speculation: SpeculationSettings = SpeculationSettings()
+    engram: EngramSettings = EngramSettings()
+    fabric: FabricSettings = FabricSettings()
+    serving: ServingSettings = ServingSettings()
+    limits: LimitSettings = LimitSettings()
+    gate: GateSettings = GateSettings()
+    adapters: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Adapter name -> its settings; an adapter runs exactly when it is named here."""
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Profile:
+        serving = self.serving
+        if not serving.is_loopback and serving.api_key_file is None:
+            raise ValueError(
+                f"serving.host = {serving.host} is reachable from outside, "
+                "so serving.api_key_file must name a key"
+            )
+        ports = {
+            "serving.port": serving.port,
+            "fabric.dist_port": self.fabric.dist_port,
+            "fabric.guard_port": self.fabric.guard_port,
+        }
+        if len(set(ports.values())) < len(ports):
+            raise ValueError(f"ports must differ: {ports}")
+        if "engram_rows" in self.adapters and self.engram.directory is None:
+            raise ValueError("adapter engram_rows needs engram.directory")
+        if (
+            self.adapters
+            and self.engine.kind == "sglang"
+            and "sparkserve" not in self.engine.plugins
+        ):
+            raise ValueError(
+                f"adapters need engine.plugins to hold sparkserve: {self.engine.plugins}"
+            )
+        return self
+
+    @property
+    def digest(self) -> str:
+        """Digest of everything that reaches the engine (sha256, 64 hex digits)."""
+        return digest(self)
