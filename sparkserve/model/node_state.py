@@ -1,0 +1,82 @@
+"""What a node says about its rank: the guard's state file and the lines of ``node follow``.
+
+Kept apart from the other nouns because the node plane writes it with plain JSON: a guard and a
+follower must start in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from sparkserve.model.base import Model
+
+GuardState = Literal["starting", "running", "stopping", "stopped", "failed", "refused"]
+"""``refused``: the node already serves another run; nothing of this run was started there."""
+
+FINAL_STATES: frozenset[str] = frozenset({"stopped", "failed", "refused"})
+
+
+class RankState(Model):
+    """``<run_dir>/state.json``: replaced atomically by the guard at every change."""
+
+    run_id: str
+    rank: int
+    node: str
+    state: GuardState
+    at_s: float
+    """Unix time of the change by the node's clock."""
+    guard_pid: int
+    engine_pid: int | None = None
+    exit_code: int | None = None
+    """Of the engine; negative = killed by that signal."""
+    reason: str = ""
+    """Why the rank stopped or failed; empty while it runs."""
+    origin_rank: int | None = None
+    """Rank whose failure ended the run; equal to ``rank`` where it began here."""
+
+
+class Progress(Model):
+    """Counters of one rank; any of them growing means the rank is not stuck."""
+
+    at_s: float
+    log_bytes: int
+    read_bytes: int
+    """Bytes the rank's processes fetched from storage (``/proc/<pid>/io``)."""
+    cpu_s: float
+    rss_bytes: int
+    memory_available_bytes: int
+    processes: int
+    engram_rows: int | None = None
+    """Rows the Engram adapter served; None where no adapter reports."""
+
+
+class RankStatus(Model):
+    """One rank as ``sparkserve status`` shows it."""
+
+    node: str
+    rank: int
+    state: GuardState | Literal["unreachable", "absent", "serving"]
+    """``absent``: the node answers but knows nothing of this run."""
+    reason: str = ""
+    pid: int | None = None
+    uptime_s: float | None = None
+    progress: Progress | None = None
+    last_line: str = ""
+
+
+class RunStatus(Model):
+    """A run as it stands now."""
+
+    run_id: str
+    profile: str
+    outcome: str
+    """Of the RunRecord, corrected by what the nodes say now."""
+    endpoint_url: str | None
+    healthy: bool | None
+    """Whether /health of rank 0 answered 200; None where it could not be asked."""
+    ready_s: float | None
+    """From start to ready."""
+    decode_tokens_per_s: float | None
+    ranks: tuple[RankStatus, ...] = Field(default_factory=tuple)

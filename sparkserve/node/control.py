@@ -1,0 +1,78 @@
+"""Ask or end a run on this node: ``status``, ``stop``, ``runs``; answers are JSON on stdout."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from sparkserve.node import follow, processes
+from sparkserve.node.run_dir import ENGINE_LOG, SPEC, STATE, read_json
+
+_STOP_LIMIT_S = 20.0
+_POLL_S = 0.05
+
+
+def status(run_dir: Path) -> dict[str, Any]:
+    """State, counters and last log line of one run directory; ``state`` None = unknown here."""
+    state = read_json(run_dir / STATE)
+    if not isinstance(state, dict):
+        return {"state": None, "progress": None, "last_line": ""}
+    alive = follow.guard_lives(state)
+    if not alive and state["state"] not in ("stopped", "failed", "refused"):
+        state = state | {"state": "failed", "reason": "the guard died"}
+    counters = follow.progress(run_dir, int(state["guard_pid"])) if alive else None
+    return {"state": state, "progress": counters, "last_line": last_line(run_dir)}
+
+
+def last_line(run_dir: Path, *, window_bytes: int = 8192) -> str:
+    """The engine log's last non-empty line, or an empty text."""
+    path = run_dir / ENGINE_LOG
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - window_bytes))
+        lines = file.read().decode(errors="replace").splitlines()
+    return next((line for line in reversed(lines) if line.strip()), "")
+
+
+def stop(run_dir: Path) -> dict[str, Any]:
+    """End a run on this node through its guard, or directly where the guard is gone.
+
+    Only processes that descend from the guard or carry the run's engine.json are touched.
+
+    Returns:
+        ``{"was": state before, "ended": number of processes ended directly, "survivors": [pid]}``
+    """
+    state = read_json(run_dir / STATE)
+    was = state["state"] if isinstance(state, dict) else "absent"
+    if isinstance(state, dict) and follow.guard_lives(state):
+        os.kill(int(state["guard_pid"]), signal.SIGTERM)
+        _await_end(run_dir)
+    left = processes.carrying(str(run_dir / SPEC))
+    survivors = processes.end(left, grace_s=1.0)
+    return {"was": was, "ended": len(left), "survivors": [p.pid for p in survivors]}
+
+
+def _await_end(run_dir: Path) -> None:
+    deadline = time.monotonic() + _STOP_LIMIT_S
+    while time.monotonic() < deadline:
+        state = read_json(run_dir / STATE)
+        if not isinstance(state, dict) or state["state"] in ("stopped", "failed", "refused"):
+            return
+        if not follow.guard_lives(state):
+            return
+        time.sleep(_POLL_S)
+
+
+def runs(root: Path) -> list[dict[str, Any]]:
+    """Every run below ``<root>/state/runs`` with its state, newest first."""
+    found = []
+    for path in sorted((root / "state" / "runs").glob("*"), reverse=True):
+        state = read_json(path / STATE)
+        if isinstance(state, dict):
+            alive = follow.guard_lives(state)
+            found.append({"run_dir": str(path), "alive": alive, "state": state})
+    return found

@@ -1,0 +1,142 @@
+"""Tell the controller what happens on this rank, as NDJSON on stdout, until the rank has ended.
+
+One stream per node carries everything a watcher needs: log lines, state changes, install
+reports and once a second the progress counters, which are the sign of life too. Reading again
+from the start gives the same lines, so a new controller can take up a run where it stands.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sparkserve.node import processes
+from sparkserve.node.run_dir import ENGINE_LOG, REPORTS, STATE, STATS, read_json
+
+_POLL_S = 0.1
+_PROGRESS_S = 1.0
+_MAX_LINE_BYTES = 32_768
+_FINAL = ("stopped", "failed", "refused")
+
+Emit = Callable[[str, Any], None]
+
+
+class LogTail:
+    """New complete lines of a growing file."""
+
+    def __init__(self, path: Path, *, offset_bytes: int = 0) -> None:
+        self._path = path
+        self._offset_bytes = offset_bytes
+        self._pending = b""
+
+    def lines(self, *, final: bool = False) -> list[str]:
+        """Lines that were completed since the last call; with ``final`` the rest as well."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset_bytes)
+                new = file.read()
+        except FileNotFoundError:
+            return []
+        self._offset_bytes += len(new)
+        *complete, self._pending = (self._pending + new).split(b"\n")
+        if self._pending and (final or len(self._pending) > _MAX_LINE_BYTES):
+            complete.append(self._pending)
+            self._pending = b""
+        # Progress bars redraw with carriage returns; the last state of the line counts.
+        return [
+            line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace") for line in complete
+        ]
+
+
+def progress(run_dir: Path, guard_pid: int) -> dict[str, Any]:
+    """Counters of the rank as ``model.node_state.Progress`` holds them."""
+    family = processes.descendants(guard_pid)
+    engine_log = run_dir / ENGINE_LOG
+    return {
+        "at_s": time.time(),
+        "log_bytes": engine_log.stat().st_size if engine_log.exists() else 0,
+        "read_bytes": sum(processes.storage_read_bytes(p.pid) for p in family),
+        "cpu_s": round(sum(p.cpu_s for p in family), 2),
+        "rss_bytes": sum(p.rss_bytes for p in family),
+        "memory_available_bytes": processes.memory_available_bytes(),
+        "processes": len(family),
+        "engram_rows": engram_rows(run_dir),
+    }
+
+
+def engram_rows(run_dir: Path) -> int | None:
+    """Rows served by the Engram adapter so far, over all processes; None where none reports."""
+    found = [read_json(path) for path in (run_dir / STATS).glob("engram-*.json")]
+    counted = [entry["rows_read"] for entry in found if isinstance(entry, dict)]
+    return sum(counted) if counted else None
+
+
+def guard_lives(state: dict[str, Any]) -> bool:
+    """Whether the guard that wrote this state still runs."""
+    process = processes.read_process(int(state["guard_pid"]))
+    return process is not None and process.state not in "ZX"
+
+
+class Follower:
+    """One pass over the run directory at a time; each emits what is new."""
+
+    def __init__(self, run_dir: Path, emit: Emit) -> None:
+        self._run_dir = run_dir
+        self._emit = emit
+        self._log = LogTail(run_dir / ENGINE_LOG)
+        self._state: dict[str, Any] | None = None
+        self._reports: dict[str, str] = {}
+        self._progress_at = 0.0
+
+    def step(self) -> bool:
+        """Emit what is new; True once the rank has ended and everything was told."""
+        state = read_json(self._run_dir / STATE)
+        dead = isinstance(state, dict) and not guard_lives(state)
+        ended = isinstance(state, dict) and (state["state"] in _FINAL or dead)
+        for line in self._log.lines(final=ended):
+            self._emit("log", line)
+        self._tell_reports()
+        if isinstance(state, dict):
+            if dead and state["state"] not in _FINAL:
+                state = state | {"state": "failed", "reason": "the guard died"}
+            if state != self._state:
+                self._state = state
+                self._emit("state", state)
+            self._tell_progress(int(state["guard_pid"]))
+        return ended
+
+    def _tell_reports(self) -> None:
+        for path in sorted((self._run_dir / REPORTS).glob("*.json")):
+            try:
+                text = path.read_text()
+            except FileNotFoundError:
+                continue
+            if self._reports.get(path.name) != text:
+                self._reports[path.name] = text
+                self._emit("report", json.loads(text))
+
+    def _tell_progress(self, guard_pid: int) -> None:
+        now = time.monotonic()
+        if now - self._progress_at >= _PROGRESS_S:
+            self._progress_at = now
+            self._emit("progress", progress(self._run_dir, guard_pid))
+
+
+def run(run_dir: Path) -> None:
+    """Follow a run directory until its rank has ended; ends quietly when nobody listens."""
+
+    def emit(kind: str, value: Any) -> None:
+        sys.stdout.write(json.dumps({"kind": kind, "value": value}) + "\n")
+        sys.stdout.flush()
+
+    follower = Follower(run_dir, emit)
+    try:
+        while not follower.step():
+            time.sleep(_POLL_S)
+    except BrokenPipeError:
+        # The reader went away; nothing is left to say, not even at interpreter exit.
+        sys.stdout = open("/dev/null", "w")  # noqa: PTH123, SIM115

@@ -1,0 +1,249 @@
+"""The guard of one rank: starts the engine, watches it and its peers, ends the whole run.
+
+It lives in a session (or systemd unit) of its own, so it outlives the controller: when its
+engine dies, when a peer is lost, when memory runs out or when it is told to stop, it tells the
+other ranks, ends its own engine with everything that descends from it, and writes why into
+``state.json``. Without it an engine that lost a peer waits for ever in a collective.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import fcntl
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from sparkserve.errors import BusyError, ExitCode
+from sparkserve.files import replace_file
+from sparkserve.model.engine_spec import EngineSpec
+from sparkserve.model.node_state import GuardState, RankState
+from sparkserve.node import boot, processes, run_dir
+from sparkserve.node.peers import HeadLink, Stop, WorkerLink
+from sparkserve.units import format_bytes
+
+_PR_SET_CHILD_SUBREAPER = 36
+_REQUESTED_GRACE_S = 8.0
+"""An asked-for stop lets the engine finish its replies; a failed run has none worth waiting for."""
+_LINGER_S = 10.0
+_MEMORY_SAMPLES = 3
+_MEMORY_PERIOD_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+def hold_node(spec: EngineSpec) -> int:
+    """Take this node for the run; the kernel lets it go when the guard ends, however it ends.
+
+    Returns:
+        The locked file descriptor, to be kept open.
+
+    Raises:
+        BusyError: another run holds the node.
+    """
+    path = Path(spec.root) / "state" / run_dir.LOCK
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.read(descriptor, 4096).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise BusyError(
+            f"{spec.node} already serves {holder or 'another run'}", hint="sparkserve stop"
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, json.dumps({"run_id": spec.run_id, "pid": os.getpid()}).encode())
+    os.set_inheritable(descriptor, False)
+    return descriptor
+
+
+class Guard:
+    """Watches one rank from start to end; ``run`` returns when nothing of the rank is left."""
+
+    def __init__(self, spec: EngineSpec, spec_path: Path) -> None:
+        self.spec = spec
+        self.spec_path = spec_path
+        self.run_dir = Path(spec.run_dir)
+        self.engine_pid: int | None = None
+        self.exit_code: int | None = None
+        self._ended: asyncio.Future[Stop] | None = None
+
+    def start_engine(self) -> None:
+        """Fork the engine into a session of its own, its output appended to ``engine.log``."""
+        self.write_state("starting")
+        descriptor = os.open(
+            self.run_dir / run_dir.ENGINE_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
+        )
+        guard_pid = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_engine(descriptor, guard_pid)
+        os.close(descriptor)
+        self.engine_pid = pid
+        self.write_state("running")
+
+    def _become_engine(self, log_descriptor: int, guard_pid: int) -> None:
+        # Between fork and exec nothing may unwind into the guard's own code.
+        try:
+            os.setsid()
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(log_descriptor, 1)
+            os.dup2(log_descriptor, 2)
+            boot.die_with_parent()
+            if os.getppid() != guard_pid:
+                os._exit(ExitCode.INTERNAL)
+            boot.run(self.spec_path)
+        except SystemExit as end:
+            os._exit(int(end.code or 0))
+        except BaseException as error:  # noqa: BLE001  the child must end here whatever happened
+            sys.stderr.write(f"sparkserve: FATAL boot {error}\n")
+            sys.stderr.flush()
+        os._exit(ExitCode.INTERNAL)
+
+    async def run(self) -> None:
+        """Watch until the run ends, then end the rank and say why."""
+        loop = asyncio.get_running_loop()
+        self._ended = loop.create_future()
+        loop.add_signal_handler(signal.SIGCHLD, self.reap)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._asked_to_stop)
+        link = self._link()
+        memory = asyncio.create_task(self._watch_memory())
+        self.reap()
+        try:
+            if link is not None:
+                await link.start()
+        except OSError as error:
+            self.end(Stop(f"guard cannot listen: {error}", self.spec.rank, failed=True))
+        stop = await self._ended
+        memory.cancel()
+        log.info("ending the run: %s", stop)
+        self.write_state("stopping", stop)
+        if link is not None:
+            await link.announce(stop)
+        survivors = await asyncio.to_thread(self._end_processes, stop)
+        self.reap()
+        self.write_state("failed" if stop.failed else "stopped", stop, survivors)
+        if link is not None:
+            await link.linger(_LINGER_S)
+
+    def end(self, stop: Stop) -> None:
+        """Begin the end of the run; the first reason counts."""
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(stop)
+
+    def peer_lost(self, rank: int, reason: str) -> None:
+        """A peer's guard is gone, so its rank must be taken for dead."""
+        self.end(Stop(f"rank {rank} lost: {reason}", rank, failed=True))
+
+    def stop_received(self, stop: Stop) -> None:
+        """Another rank ends the run."""
+        self.end(stop)
+
+    def reap(self) -> None:
+        """Collect ended children; the engine's end is the end of the run."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.engine_pid:
+                self.exit_code = os.waitstatus_to_exitcode(status)
+                self.end(Stop(_describe_exit(self.exit_code), self.spec.rank, failed=True))
+
+    def write_state(self, state: GuardState, stop: Stop | None = None, survivors: int = 0) -> None:
+        """Replace ``state.json``; a full disk must not keep the guard from its work."""
+        reason = stop.reason if stop else ""
+        if survivors:
+            reason += f"; {survivors} processes survived SIGKILL (stuck in the kernel)"
+        record = RankState(
+            run_id=self.spec.run_id,
+            rank=self.spec.rank,
+            node=self.spec.node,
+            state=state,
+            at_s=time.time(),
+            guard_pid=os.getpid(),
+            engine_pid=self.engine_pid,
+            exit_code=self.exit_code,
+            reason=reason,
+            origin_rank=stop.origin_rank if stop else None,
+        )
+        try:
+            replace_file(self.run_dir / run_dir.STATE, record.model_dump_json().encode())
+        except OSError:
+            log.exception("cannot write state %s", state)
+
+    def _link(self) -> HeadLink | WorkerLink | None:
+        if self.spec.world_size == 1:
+            return None
+        key = bytes.fromhex((self.run_dir / run_dir.GUARD_KEY).read_text().strip())
+        kind = HeadLink if self.spec.rank == 0 else WorkerLink
+        return kind(self.spec, key, self)
+
+    def _asked_to_stop(self) -> None:
+        self.end(Stop("stopped on request", self.spec.rank, failed=False))
+
+    def _end_processes(self, stop: Stop) -> int:
+        grace_s = self.spec.guard.stop_grace_s if stop.failed else _REQUESTED_GRACE_S
+        everything = {p.pid: p for p in processes.descendants(os.getpid())}
+        everything |= {p.pid: p for p in processes.carrying(str(self.spec_path))}
+        engine = [p for p in everything.values() if p.pid == self.engine_pid]
+        if engine and not stop.failed:
+            processes.end(engine, grace_s=grace_s)
+        left = {p.pid: p for p in processes.descendants(os.getpid())} | everything
+        return len(processes.end(left.values(), grace_s=grace_s if stop.failed else 0.5))
+
+    async def _watch_memory(self) -> None:
+        floor_bytes = self.spec.guard.memory_floor_bytes
+        low = 0
+        while floor_bytes:
+            available_bytes = processes.memory_available_bytes()
+            low = low + 1 if available_bytes < floor_bytes else 0
+            if low >= _MEMORY_SAMPLES:
+                reason = (
+                    f"MemAvailable {format_bytes(available_bytes)} stayed below the floor of "
+                    f"{format_bytes(floor_bytes)} for {low} s"
+                )
+                self.end(Stop(reason, self.spec.rank, failed=True))
+                return
+            await asyncio.sleep(_MEMORY_PERIOD_S)
+
+
+def _describe_exit(exit_code: int) -> str:
+    if exit_code < 0:
+        name = signal.Signals(-exit_code).name
+        return f"engine killed by {name}"
+    if exit_code == ExitCode.REFUSED:
+        return "engine refused to start (exit 78): see the FATAL line in its log"
+    return f"engine exited with code {exit_code}"
+
+
+def run(spec_path: Path) -> None:
+    """Guard the rank that this engine.json describes until it ends.
+
+    Raises:
+        ConfigError: no such spec, or not one.
+        BusyError: another run holds the node; said in ``state.json`` too.
+    """
+    spec = boot.load_spec(spec_path)
+    for name in (run_dir.REPORTS, run_dir.STATS):
+        (Path(spec.run_dir) / name).mkdir(exist_ok=True)
+    guard = Guard(spec, spec_path)
+    try:
+        hold_node(spec)
+    except BusyError as error:
+        guard.write_state("refused", Stop(error.message, spec.rank, failed=True))
+        raise
+    libc = ctypes.CDLL(None, use_errno=True)
+    # Orphans of the engine become children of the guard, so that nothing can slip away.
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    guard.start_engine()
+    asyncio.run(guard.run())
