@@ -1,0 +1,1 @@
+"""Facts: what a node says about itself, read by shell and judged nowhere in this room."""

@@ -1,0 +1,80 @@
+"""The Python runtime that would run the engine, and the run that holds the node."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+from sparkserve.facts.probe import Context, Probe, UnusableOutput
+from sparkserve.model.base import Model
+
+_ASK_PYTHON = """\
+import importlib.metadata as m, importlib.util as u, json, os, platform, sys
+def version(name):
+    try: return m.version(name)
+    except m.PackageNotFoundError: return None
+spec = u.find_spec("sparkserve")
+print(json.dumps({
+    "python": sys.executable, "python_version": platform.python_version(),
+    "sglang": version("sglang"), "torch": version("torch"), "sparkserve": version("sparkserve"),
+    "package_dir": os.path.dirname(spec.origin) if spec and spec.origin else None}))
+"""
+
+
+class RuntimeFacts(Model):
+    """What the runtime's interpreter can import."""
+
+    python: str
+    """Absolute path of the interpreter."""
+    python_version: str
+    sglang: str | None
+    torch: str | None
+    sparkserve: str | None
+    package_dir: str | None
+    """Folder of the sparkserve package; None where it is not installed."""
+
+
+class HolderFacts(Model):
+    """The run whose guard holds this node; None where nobody does."""
+
+    run_id: str | None
+    guard_pid: int | None
+
+
+def _script_python(context: Context) -> str:
+    python = context.python or "python3"
+    return f"""\
+p={shlex.quote(python)}
+case "$p" in /*) ;; */*) p="$ROOT/$p" ;; esac
+if ! command -v "$p" >/dev/null 2>&1; then echo "no interpreter at $p"; exit 3; fi
+"$p" -c {shlex.quote(_ASK_PYTHON)}
+"""
+
+
+def _parse_python(text: str) -> RuntimeFacts:
+    for line in reversed(text.splitlines()):
+        if line.startswith("{"):
+            return RuntimeFacts.model_validate(json.loads(line))
+    raise UnusableOutput("the interpreter printed no JSON line")
+
+
+def _script_holder(_: Context) -> str:
+    # A lock file outlives its guard; only a guard that still lives holds the node.
+    return """\
+f="$ROOT/state/serving.lock"
+[ -s "$f" ] || { echo '{}'; exit 0; }
+pid=$(sed -n 's/.*"pid": *\\([0-9]*\\).*/\\1/p' "$f")
+if [ -n "$pid" ] && grep -aq sparkserve.node "/proc/$pid/cmdline" 2>/dev/null
+then cat "$f"; else echo '{}'; fi
+"""
+
+
+def _parse_holder(text: str) -> HolderFacts:
+    held = json.loads(text.strip() or "{}")
+    if not isinstance(held, dict):
+        raise UnusableOutput("the lock file holds no JSON object")
+    return HolderFacts(run_id=held.get("run_id"), guard_pid=held.get("pid"))
+
+
+PYTHON = Probe("runtime.python", RuntimeFacts, _script_python, _parse_python)
+HOLDER = Probe("runtime.holder", HolderFacts, _script_holder, _parse_holder)
