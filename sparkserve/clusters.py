@@ -27,7 +27,7 @@ LOCAL_NAME = "this-machine"
 MAX_NODES = 8
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?\.?")
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*\$?")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
