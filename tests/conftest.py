@@ -1,0 +1,23 @@
+"""What every test gets: a home, configuration, state and cache of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["tests.testbed.plugin"]
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Keep tests off the developer's home, settings, SSH agent and sparkserve variables."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(home / name.lower()))
+    for name in [*os.environ]:
+        if name.startswith("SPARKSERVE_") or name == "SSH_AUTH_SOCK":
+            monkeypatch.delenv(name)
+    return home
