@@ -16,6 +16,10 @@ EngineKind = Literal["sglang", "vllm", "light"]
 """``light`` is the simulated engine of ``--simulate`` and the tests: same flags, no model."""
 
 
+THIS_PYTHON = "this"
+CPU_SHIM = "cpu"
+
+
 class ModelSettings(Model):
     """Which model, and what it is called at the endpoint."""
 
@@ -37,12 +41,13 @@ class EngineSettings(Model):
     """Exact version demanded on every node; None accepts what is installed."""
     runtime: Literal["venv", "container"] = "venv"
     python: str = "venv/bin/python"
-    """``venv``: interpreter on the node; relative paths lie below the node's root."""
+    """``venv``: interpreter on the node; relative paths lie below the node's root, and ``this``
+    is the interpreter that runs sparkserve (for this machine only)."""
     image: str | None = None
     """``container``: image reference pinned by digest, ``name@sha256:...``."""
     device: Literal["cuda", "cpu"] = "cuda"
     shim: str | None = None
-    """Folder put first on PYTHONPATH (the CPU engine's stand-ins); None in production."""
+    """Folder put on PYTHONPATH; ``cpu`` = the CPU engine's stand-ins; None in production."""
     plugins: tuple[str, ...] = ("sparkserve",)
     """SGLang plugins allowed to load."""
     trust_remote_code: bool = False

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sparkserve.model.run_files import ENGINE_LOG, SPEC, STATE
 from sparkserve.node import follow, processes
-from sparkserve.node.run_dir import ENGINE_LOG, SPEC, STATE, read_json
+from sparkserve.node.follow import read_json
 
 _STOP_LIMIT_S = 20.0
 _POLL_S = 0.05

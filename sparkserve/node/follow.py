@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sparkserve.model.run_files import ENGINE_LOG, REPORTS, STATE, STATS
 from sparkserve.node import processes
-from sparkserve.node.run_dir import ENGINE_LOG, REPORTS, STATE, STATS, read_json
 
 _POLL_S = 0.1
 _PROGRESS_S = 1.0
@@ -23,6 +23,14 @@ _MAX_LINE_BYTES = 32_768
 _FINAL = ("stopped", "failed", "refused")
 
 Emit = Callable[[str, Any], None]
+
+
+def read_json(path: Path) -> Any | None:
+    """Parsed content of a JSON file, or None where it does not exist or is not JSON."""
+    try:
+        return json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
+        return None
 
 
 class LogTail:

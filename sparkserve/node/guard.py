@@ -21,9 +21,10 @@ from pathlib import Path
 
 from sparkserve.errors import BusyError, ExitCode
 from sparkserve.files import replace_file
+from sparkserve.model import run_files
 from sparkserve.model.engine_spec import EngineSpec
 from sparkserve.model.node_state import GuardState, RankState
-from sparkserve.node import boot, processes, run_dir
+from sparkserve.node import boot, processes
 from sparkserve.node.peers import HeadLink, Stop, WorkerLink
 from sparkserve.units import format_bytes
 
@@ -46,7 +47,7 @@ def hold_node(spec: EngineSpec) -> int:
     Raises:
         BusyError: another run holds the node.
     """
-    path = Path(spec.root) / "state" / run_dir.LOCK
+    path = Path(spec.root) / "state" / run_files.LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -78,7 +79,7 @@ class Guard:
         """Fork the engine into a session of its own, its output appended to ``engine.log``."""
         self.write_state("starting")
         descriptor = os.open(
-            self.run_dir / run_dir.ENGINE_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
+            self.run_dir / run_files.ENGINE_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
         )
         guard_pid = os.getpid()
         pid = os.fork()
@@ -177,14 +178,14 @@ class Guard:
             origin_rank=stop.origin_rank if stop else None,
         )
         try:
-            replace_file(self.run_dir / run_dir.STATE, record.model_dump_json().encode())
+            replace_file(self.run_dir / run_files.STATE, record.model_dump_json().encode())
         except OSError:
             log.exception("cannot write state %s", state)
 
     def _link(self) -> HeadLink | WorkerLink | None:
         if self.spec.world_size == 1:
             return None
-        key = bytes.fromhex((self.run_dir / run_dir.GUARD_KEY).read_text().strip())
+        key = bytes.fromhex((self.run_dir / run_files.GUARD_KEY).read_text().strip())
         kind = HeadLink if self.spec.rank == 0 else WorkerLink
         return kind(self.spec, key, self)
 
@@ -234,7 +235,7 @@ def run(spec_path: Path) -> None:
         BusyError: another run holds the node; said in ``state.json`` too.
     """
     spec = boot.load_spec(spec_path)
-    for name in (run_dir.REPORTS, run_dir.STATS):
+    for name in (run_files.REPORTS, run_files.STATS):
         (Path(spec.run_dir) / name).mkdir(exist_ok=True)
     guard = Guard(spec, spec_path)
     try:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from sparkserve.runs.lock import lock_path
 
 HOLDER = """
 import sys
+from pathlib import Path
 from sparkserve.runs import ClusterLock
 ClusterLock("four", "run-7").acquire()
 print("held", flush=True)
@@ -74,11 +76,11 @@ def test_an_unsigned_lock_still_refuses():
 
 
 def test_a_refusal_leaks_no_file(holder):
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         with pytest.raises(BusyError):
             ClusterLock("four", "mine").acquire()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "", "ü"])

@@ -205,7 +205,7 @@ def test_a_unique_beginning_is_enough():
     make("20260101-000000-a-0000")
     make("20260102-000000-a-0000")
     assert runs.open_run("20260102").run_id == "20260102-000000-a-0000"
-    with pytest.raises(ConfigError, match="not unique: 20260102-.*, 20260101-"):
+    with pytest.raises(ConfigError, match=r"not unique: 20260102-.*, 20260101-"):
         runs.open_run("202601")
     with pytest.raises(ConfigError, match="no run 'x'; the newest are: 20260102-"):
         runs.open_run("x")

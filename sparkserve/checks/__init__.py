@@ -1,0 +1,1 @@
+"""Checks: judgements over facts, one small pure function each, described as data."""

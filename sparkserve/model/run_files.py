@@ -1,0 +1,20 @@
+"""Names of the files in a run's folder on a node (``<root>/state/runs/<run id>``)."""
+
+from __future__ import annotations
+
+SPEC = "engine.json"
+"""The EngineSpec of this node's rank."""
+GUARD_KEY = "guard.key"
+"""Key of the guards' messages; mode 0600."""
+ENGINE_CONFIG = "engine.yaml"
+"""The API key as the engine reads it; mode 0600."""
+STATE = "state.json"
+"""The guard's RankState."""
+ENGINE_LOG = "engine.log"
+GUARD_LOG = "guard.log"
+REPORTS = "reports"
+"""Folder of InstallReports, one file per engine process."""
+STATS = "stats"
+"""Folder of the adapters' counters."""
+LOCK = "serving.lock"
+"""In ``<root>/state``, not in the run's folder: held by the guard of the run served now."""

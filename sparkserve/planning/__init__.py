@@ -1,0 +1,1 @@
+"""Pure builders of plans: from profile, cluster and facts to ordered steps."""
