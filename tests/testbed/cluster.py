@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -218,6 +217,4 @@ def take_down_lasting() -> bool:
         there = (leavings.BASE / LASTING_PREFIX).is_dir()
         if there:
             leavings.remove(LASTING_PREFIX)
-    if not any(path.is_dir() for path in leavings.BASE.iterdir()):
-        shutil.rmtree(leavings.BASE)
     return there

@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 from tests.testbed.network import management_address
@@ -57,7 +58,7 @@ class Disk:
         for place in self.mounts:
             if place.is_dir() and os.path.ismount(place):
                 # a killed node's mounts go a moment after its last process
-                wait_until(lambda p=place: _umounted(p), what=f"unmount of {place}", deadline_s=10)
+                wait_until(partial(umounted, place), what=f"unmount of {place}", deadline_s=10)
         (self.folder / "nvme.img").unlink(missing_ok=True)
 
     def _mount_nvme(self) -> None:
@@ -144,7 +145,8 @@ def _is_ours(row: str) -> bool:
     return fields[0] == USER or (len(fields) > 2 and fields[2] == str(USER_ID))
 
 
-def _umounted(place: Path) -> bool:
+def umounted(place: Path) -> bool:
+    """Try to unmount; False while something still uses the place."""
     return run("umount", place, check=False).returncode == 0
 
 

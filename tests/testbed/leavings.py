@@ -9,9 +9,11 @@ import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tests.testbed import processes
+from tests.testbed.disk import umounted
 from tests.testbed.network import namespaces_of, remove_namespaces
 from tests.testbed.node import remove_cgroup
 from tests.testbed.shell import run, wait_until
@@ -35,9 +37,10 @@ def claim(prefix: str, *, lasting: bool) -> Path:
     """
     folder = BASE / prefix
     folder.mkdir()
-    owner = {"pid": None if lasting else os.getpid()}
-    owner["start"] = None if lasting else processes.start_time(os.getpid())
-    (folder / "owner.json").write_text(json.dumps(owner))
+    pid = os.getpid()
+    owner = {"pid": None if lasting else pid}
+    start = None if lasting else processes.start_time(pid)
+    (folder / "owner.json").write_text(json.dumps({**owner, "start": start}))
     return folder
 
 
@@ -75,14 +78,14 @@ def remove(prefix: str) -> None:
             processes.send(pid, signal.SIGKILL)
     for pid, start in members.items():
         # a killed child of this very process stays a zombie until reaped, which is gone enough
-        wait_until(lambda p=pid, s=start: _dead(p, s), what=f"end of process {pid}")
+        wait_until(partial(_dead, pid, start), what=f"end of process {pid}")
     remove_namespaces(prefix)
     for node in sorted(folder.glob("spark*")):
         remove_cgroup(f"{prefix}-{node.name}")
         for place in (node / "disk", node / "nvme"):
             if os.path.ismount(place):
                 wait_until(
-                    lambda p=place: run("umount", p, check=False).returncode == 0,
+                    partial(umounted, place),
                     what=f"unmount of {place}",
                 )
     shutil.rmtree(folder)

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -359,7 +360,7 @@ def remove_cgroup(name: str) -> None:
         if group.is_dir():
             below = sorted((p for p in group.rglob("*") if p.is_dir()), key=lambda p: -len(p.parts))
             for folder in [*below, group]:
-                wait_until(lambda f=folder: _rmdir(f), what=f"empty cgroup {folder}")
+                wait_until(partial(_rmdir, folder), what=f"empty cgroup {folder}")
 
 
 def _rmdir(folder: Path) -> bool:

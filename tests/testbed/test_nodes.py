@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from sparkserve.model.cluster import Cluster
+from tests.testbed import leavings
 from tests.testbed.cluster import Testbed
 from tests.testbed.plugin import MakeTestbed
 
@@ -49,8 +52,6 @@ def test_a_node_sees_its_own_processes_only(testbed: Testbed) -> None:
 
 
 def test_the_repository_interpreter_runs_inside_as_the_plain_user(testbed: Testbed) -> None:
-    import sys
-
     command = f"{sys.executable} -c 'import sparkserve, os; print(os.getuid())'"
     repository = Path(__file__).resolve().parents[2]
     assert ssh(testbed, 3, f"cd {repository} && {command}") == "1500"
@@ -62,42 +63,43 @@ def test_the_model_of_the_cluster_names_every_node(testbed: Testbed) -> None:
     assert [node.fabric_address for node in cluster.nodes] == [
         f"10.77.1.1{n}" for n in (1, 2, 3, 4)
     ]
-    import tomllib
-
     assert Cluster.model_validate(tomllib.loads(testbed.cluster_toml())) == cluster
 
 
 @pytest.mark.parametrize("init", ["mini", "systemd"])
 def test_nothing_is_left_after_down(make_testbed: MakeTestbed, init: str) -> None:
-    before = machine_state()
-    cluster = make_testbed(nodes=2, init=init)
+    links = {path.name for path in Path("/sys/class/net").iterdir()}
+    cluster = make_testbed(nodes=2, init=init, nvme="ext4", nvme_mib=16)
+    cluster.nodes[0].slow(1)
     assert ssh(cluster, 2, "hostname") == "spark2"
-    assert machine_state() != before
+    up = traces(cluster.prefix)
+    kinds = {"mounts", "namespaces", "folders", "processes", "loops"}
+    assert {kind for kind, found in up.items() if found} == kinds | (
+        {"cgroups"} if init == "systemd" else set()
+    )
+    assert {path.name for path in Path("/sys/class/net").iterdir()} == links
     cluster.down()
-    assert machine_state() == before
+    assert {kind: found for kind, found in traces(cluster.prefix).items() if found} == {}
 
 
-def machine_state() -> dict[str, set[str]]:
-    """What a testbed adds to the machine while it is up."""
+def traces(prefix: str) -> dict[str, list[str]]:
+    """What the machine shows of one cluster, by kind."""
     mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    netns = Path("/run/netns")
-    groups = Path("/sys/fs/cgroup").rglob("sst*")
-    folder = Path("/run/sparkserve-testbed")
-    commands = {path.read_text().replace("\0", " ") for path in processes("cmdline")}
-    return {
-        # the first `ip netns add` ever makes /run/netns itself a mount point, for good
-        "mounts": {line.split()[4] for line in mounts} - {"/run/netns"},
-        "namespaces": {path.name for path in netns.iterdir()} if netns.is_dir() else set(),
-        "cgroups": {str(path) for path in groups},
-        "folders": {path.name for path in folder.iterdir()} if folder.is_dir() else set(),
-        "processes": {command for command in commands if "sparkserve-testbed" in command},
-        "links": {path.name for path in Path("/sys/class/net").iterdir()},
+    commands = [read_or_empty(entry / "cmdline") for entry in Path("/proc").glob("[0-9]*")]
+    loops = Path("/sys/block").glob("loop*/loop/backing_file")
+    found = {
+        "mounts": [line.split()[4] for line in mounts],
+        "namespaces": [path.name for path in Path("/run/netns").iterdir()],
+        "cgroups": [str(path) for path in Path("/sys/fs/cgroup").glob("*/sst*")],
+        "folders": [path.name for path in leavings.BASE.iterdir()],
+        "processes": [command.replace("\0", " ") for command in commands],
+        "loops": [read_or_empty(path) for path in loops],
     }
+    return {kind: [text for text in texts if prefix in text] for kind, texts in found.items()}
 
 
-def processes(name: str) -> list[Path]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and (entry / name).exists():
-            found.append(entry / name)
-    return found
+def read_or_empty(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
