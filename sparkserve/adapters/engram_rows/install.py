@@ -158,6 +158,11 @@ def _range_of(
             f"the engine says rank {place[0]} of {place[1]}, "
             f"the EngineSpec says {spec.rank} of {spec.world_size}",
         )
+    if column_bounds is not None and column_bounds[-1] != total_rows:
+        raise EngineRefused(
+            META.name,
+            f"the hash columns end at row {column_bounds[-1]}, the table has {total_rows} rows",
+        )
     if place[1] == 1:
         return RowRange(0, total_rows)
     if _engram(spec).layout == "equal":
