@@ -52,8 +52,12 @@ class RunRecord(Model):
     pythons: dict[str, str] = Field(default_factory=dict)
     """Node name -> absolute interpreter on that node."""
     endpoint: Endpoint | None = None
+    agreement: str = ""
+    """What every rank's install report must say it was told."""
     reports: tuple[InstallReport, ...] = ()
     failure: RankFailure | None = None
     timings_s: dict[str, float] = Field(default_factory=dict)
     answer: str | None = None
     """The generated answer that proved readiness."""
+    answer_tokens_per_s: float | None = None
+    """Completion tokens of that answer over its whole time, prefill included."""

@@ -79,7 +79,7 @@ class Guard:
         """Fork the engine into a session of its own, its output appended to ``engine.log``."""
         self.write_state("starting")
         descriptor = os.open(
-            self.run_dir / run_files.ENGINE_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
+            self.run_dir / run_files.ENGINE_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
         )
         guard_pid = os.getpid()
         pid = os.fork()

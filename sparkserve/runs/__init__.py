@@ -15,6 +15,7 @@ from sparkserve.runs.store import (
     new_run_id,
     open_run,
     runs_dir,
+    without_secrets,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "open_run",
     "read_events",
     "runs_dir",
+    "without_secrets",
 ]

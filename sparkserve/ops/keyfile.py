@@ -1,0 +1,35 @@
+"""The API key: read from a file that nobody else can read, shown to nobody."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from sparkserve.errors import ConfigError
+
+
+def read_api_key(path_text: str | None) -> str | None:
+    """The key in a file, or None where the profile names no file.
+
+    Raises:
+        ConfigError: no such file, readable by others, or empty.
+    """
+    if path_text is None:
+        return None
+    path = Path(path_text).expanduser()
+    try:
+        mode = path.stat().st_mode
+        key = path.read_text().strip()
+    except OSError as error:
+        raise ConfigError(
+            f"serving.api_key_file {path}: {error.strerror}",
+            hint=f"(umask 077; openssl rand -hex 24 > {path})",
+        ) from error
+    if stat.S_IMODE(mode) & 0o077:
+        raise ConfigError(
+            f"serving.api_key_file {path} has mode {stat.S_IMODE(mode):04o}, expected 0600",
+            hint=f"chmod 600 {path}",
+        )
+    if not key or not key.isprintable():
+        raise ConfigError(f"serving.api_key_file {path} holds no key, expected one line of text")
+    return key

@@ -1,0 +1,370 @@
+"""``sparkserve launch``: from profile and cluster to an endpoint that has answered a question."""
+
+from __future__ import annotations
+
+import secrets as random_secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sparkserve import __version__, runs
+from sparkserve.adapters import registry as adapter_registry
+from sparkserve.checks import launch as launch_checks
+from sparkserve.checks.check import Scene, judge
+from sparkserve.engine import spec as engine_spec
+from sparkserve.errors import BusyError, CheckFailed, ConfigError, SparkserveError
+from sparkserve.facts import checkpoint, registry, runtime
+from sparkserve.facts.probe import Context, collect
+from sparkserve.model.cluster import Cluster
+from sparkserve.model.engine_spec import EngineSpec
+from sparkserve.model.event import Observer
+from sparkserve.model.facts import NodeFacts, Unobserved
+from sparkserve.model.finding import Finding
+from sparkserve.model.plan import Plan, PutFile, Stage
+from sparkserve.model.profile import THIS_PYTHON, Profile
+from sparkserve.model.record import Endpoint, RunRecord
+from sparkserve.ops import execute, stop
+from sparkserve.ops.doors import Doors, Emitter, connect_all, worst
+from sparkserve.ops.keyfile import read_api_key
+from sparkserve.ops.readiness import Readiness
+from sparkserve.ops.target import Resolved, Target, resolve
+from sparkserve.ops.watch import RankAddress, RunWatch
+from sparkserve.planning import launch as planning
+from sparkserve.planning.places import locate
+from sparkserve.runs import RunDirectory
+from sparkserve.transport.host import Host
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """What the user asked for."""
+
+    target: Target
+    this_python: str
+    """Interpreter that stands for ``engine.python = "this"``."""
+    dry_run: bool = False
+    ensure: bool = False
+    """An equal run that serves already is success; one that still starts is waited for."""
+
+
+@dataclass(frozen=True)
+class LaunchResult:
+    """What came of it; after a dry run there is no record."""
+
+    resolved: Resolved
+    findings: tuple[Finding, ...]
+    plan: Plan
+    specs: tuple[EngineSpec, ...]
+    record: RunRecord | None
+
+
+@dataclass
+class _Launch:
+    """One launch under way."""
+
+    request: LaunchRequest
+    resolved: Resolved
+    hosts: Mapping[str, Host]
+    emitter: Emitter
+    api_key: str | None
+    facts: dict[str, NodeFacts] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    timings_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def profile(self) -> Profile:
+        return self.resolved.profile.profile
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.resolved.cluster
+
+
+def run(request: LaunchRequest, doors: Doors, observer: Observer) -> LaunchResult:
+    """Launch a profile on a cluster; returns when the endpoint has answered, or after a dry run.
+
+    Raises:
+        ConfigError: profile, cluster or options are wrong; nothing was touched.
+        NodeError: a node cannot be used.
+        CheckFailed: a check failed; nothing was changed.
+        BusyError: the nodes serve another run, or another launch is under way.
+        NotReadyError: the engine did not become ready; every rank was stopped again.
+        KeyboardInterrupt: after what this launch started was stopped.
+    """
+    resolved = resolve(request.target, doors.environment)
+    _refuse_contradictions(request, resolved)
+    api_key = read_api_key(resolved.profile.profile.serving.api_key_file)
+    emitter = Emitter([observer], doors.now, secrets=(api_key,) if api_key else ())
+    for reason in resolved.reasons:
+        emitter.emit("notice", reason)
+    started = time.monotonic()
+    emitter.emit("phase", "connect", data={"nodes": len(resolved.cluster.nodes)})
+    connected = connect_all(doors, resolved.cluster)
+    try:
+        launch = _Launch(
+            request, resolved, {host.name: host for host in connected}, emitter, api_key
+        )
+        launch.timings_s["connect"] = _since(started)
+        _look(launch)
+        existing = _existing(launch) if request.ensure else None
+        if existing is not None:
+            return _take_up(launch, existing)
+        _refuse_failures(launch)
+        return _dry(launch) if request.dry_run else _start(launch, doors)
+    finally:
+        for host in connected:
+            host.close()
+
+
+def _refuse_contradictions(request: LaunchRequest, resolved: Resolved) -> None:
+    profile = resolved.profile.profile
+    adapter_registry.validate(profile.adapters)
+    if profile.engine.kind == "vllm":
+        raise ConfigError(f"profile {profile.name}: engine.kind vllm cannot be launched yet")
+    if profile.engine.runtime == "container" and not request.dry_run:
+        raise ConfigError(
+            f"profile {profile.name}: this version renders containers but does not start them, "
+            "expected engine.runtime = venv",
+            hint="sparkserve launch --dry-run",
+        )
+    if profile.engine.python == THIS_PYTHON:
+        for node in resolved.cluster.nodes:
+            if not node.is_local:
+                raise ConfigError(
+                    f"{node.name}: engine.python = this means this machine, "
+                    "expected a path on the node",
+                    hint="sparkserve launch --set engine.python=/path/to/python",
+                )
+
+
+def _look(launch: _Launch) -> None:
+    """Read the facts of all nodes and judge them."""
+    profile, request = launch.profile, launch.request
+    launch.emitter.emit("phase", "facts")
+    python = profile.engine.python
+    context = Context(
+        root=launch.cluster.root,
+        python=request.this_python if python == THIS_PYTHON else python,
+        model_path=profile.model.path,
+        engram_dir=profile.engram.directory,
+    )
+    started = time.monotonic()
+    group = collect(
+        list(launch.hosts.values()), registry.LAUNCH, context, timeout_s=profile.limits.command_s
+    )
+    if group.errors_by_node:
+        raise worst(list(group.errors_by_node.values()))
+    launch.facts = dict(group)
+    launch.timings_s["facts"] = _since(started)
+    scene = Scene(profile, launch.cluster, launch.facts)
+    launch.findings = judge(launch_checks.LAUNCH, scene)
+    for finding in launch.findings:
+        launch.emitter.emit(
+            "finding", finding.title, node=finding.node, data=finding.model_dump(mode="json")
+        )
+
+
+def _refuse_failures(launch: _Launch) -> None:
+    blocking = [finding for finding in launch.findings if finding.blocks]
+    if not blocking:
+        return
+    lines = [
+        f"{finding.node or 'cluster'}: {finding.observed}"
+        + (f", expected {finding.expected}" if finding.expected else "")
+        for finding in blocking
+    ]
+    fix = next((finding.fix for finding in blocking if finding.fix), None)
+    if all(finding.check_id == "NODE.IDLE" for finding in blocking):
+        raise BusyError("\n".join(lines), hint=f"{fix}, or launch --ensure to take it up")
+    raise CheckFailed(
+        "\n".join(lines), findings=blocking, exit_code=blocking[0].exit_code, hint=fix
+    )
+
+
+def _specs(launch: _Launch, run_id: str) -> tuple[EngineSpec, ...]:
+    places = tuple(
+        locate(node, launch.facts[node.name], launch.profile) for node in launch.cluster.nodes
+    )
+    sizes_bytes: dict[str, dict[str, int]] = {}
+    for place in places:
+        files = checkpoint.FILES.read(launch.facts[place.name])
+        if launch.profile.engine.kind != "light" and not isinstance(files, Unobserved):
+            sizes_bytes[place.name] = {
+                file.name: file.size_bytes
+                for file in files.files or ()
+                if file.name.endswith(".safetensors")
+            }
+    return engine_spec.build(
+        engine_spec.Wanted(
+            profile=launch.profile,
+            places=places,
+            adapters=adapter_registry.validate(launch.profile.adapters),
+            run_id=run_id,
+            checkpoint_files=sizes_bytes,
+        )
+    )
+
+
+def _plan(launch: _Launch, specs: Sequence[EngineSpec]) -> Plan:
+    secrets = planning.Secrets(guard_key=random_secrets.token_hex(32), api_key=launch.api_key)
+    return planning.build(launch.profile, specs, _pythons(launch), secrets)
+
+
+def _pythons(launch: _Launch) -> list[str]:
+    found = []
+    for node in launch.cluster.nodes:
+        python = runtime.PYTHON.read(launch.facts[node.name])
+        if isinstance(python, Unobserved):
+            raise ConfigError(f"{node.name}: no Python runtime: {python.reason}")
+        found.append(python.python)
+    return found
+
+
+def _dry(launch: _Launch) -> LaunchResult:
+    specs = _specs(launch, "dry-run")
+    plan = runs.without_secrets(_plan(launch, specs))
+    return LaunchResult(launch.resolved, launch.findings, plan, specs, None)
+
+
+def _start(launch: _Launch, doors: Doors) -> LaunchResult:
+    directory = runs.create_new(doors.now(), launch.profile.name)
+    with runs.ClusterLock(launch.cluster.name, directory.run_id), directory.event_writer() as log:
+        launch.emitter.observers.append(log)
+        launch.emitter.run_id = directory.run_id
+        specs = _specs(launch, directory.run_id)
+        plan = _plan(launch, specs)
+        record = _new_record(launch, specs, directory.run_id)
+        directory.write_record(record)
+        directory.write_plan(plan)
+        directory.write_facts(launch.facts)
+        directory.write_findings(launch.findings)
+        record = _carry_out(launch, directory, plan, record)
+        return LaunchResult(launch.resolved, launch.findings, plan, specs, record)
+
+
+def _new_record(launch: _Launch, specs: Sequence[EngineSpec], run_id: str) -> RunRecord:
+    now = launch.emitter.now()
+    pythons = _pythons(launch)
+    profile = launch.profile
+    return RunRecord(
+        run_id=run_id,
+        tool_version=__version__,
+        created_at=now,
+        updated_at=now,
+        outcome="launching",
+        profile=profile,
+        origins=dict(launch.resolved.profile.origins),
+        profile_digest=profile.digest,
+        cluster=launch.cluster,
+        run_dirs={spec.node: spec.run_dir for spec in specs},
+        pythons={spec.node: python for spec, python in zip(specs, pythons, strict=True)},
+        endpoint=Endpoint(
+            url=f"http://{_public_host(profile, specs[0])}:{profile.serving.port}/v1",
+            reachable_from="head" if profile.serving.is_loopback else "network",
+            model=profile.model.served_name,
+        ),
+        agreement=specs[0].agreement,
+    )
+
+
+def _public_host(profile: Profile, head: EngineSpec) -> str:
+    if profile.serving.host in ("0.0.0.0", "::"):
+        return head.guard.head_address
+    return profile.serving.host
+
+
+def _carry_out(
+    launch: _Launch, directory: RunDirectory, plan: Plan, record: RunRecord
+) -> RunRecord:
+    """Execute the plan and keep the record true to what happens, whatever happens."""
+    watch = RunWatch(launch.hosts, launch.emitter)
+    readiness = Readiness(launch.hosts, watch, launch.emitter, record, launch.api_key)
+    started = time.monotonic()
+    try:
+        for stage in plan.stages:
+            if not watch.ranks and not _writes_files(stage):
+                _follow_all(watch, record)
+            launch.emitter.emit("phase", stage.title, data={"steps": len(stage.steps)})
+            execute.run_stage(
+                stage,
+                launch.hosts,
+                launch.emitter,
+                readiness.wait,
+                command_s=launch.profile.limits.command_s,
+            )
+            launch.timings_s[stage.title] = _since(started)
+    except BaseException as error:
+        directory.write_record(readiness.failed(error))
+        launch.emitter.emit("phase", "stop what was started")
+        stop.stop_ranks(launch.hosts, record, launch.emitter)
+        raise
+    finally:
+        readiness.close()
+        watch.close()
+    launch.timings_s["ready"] = _since(started)
+    record = readiness.served(launch.timings_s)
+    directory.write_record(record)
+    return record
+
+
+def _writes_files(stage: Stage) -> bool:
+    return any(isinstance(step.action, PutFile) for step in stage.steps)
+
+
+def _follow_all(watch: RunWatch, record: RunRecord) -> None:
+    for rank, node in enumerate(record.cluster.nodes):
+        watch.follow(
+            RankAddress(rank, node.name, record.run_dirs[node.name], record.pythons[node.name])
+        )
+
+
+def _existing(launch: _Launch) -> RunRecord | None:
+    """The run that holds all nodes, when it is of the same profile; None where nobody does.
+
+    Raises:
+        BusyError: the nodes serve something else.
+    """
+    holders = set()
+    for facts in launch.facts.values():
+        holder = runtime.HOLDER.read(facts)
+        holders.add(None if isinstance(holder, Unobserved) else holder.run_id)
+    if holders == {None}:
+        return None
+    run_id = next((holder for holder in holders if holder), "")
+    try:
+        record = runs.load(run_id) if len(holders) == 1 else None
+    except SparkserveError:
+        record = None
+    if record is None or record.profile_digest != launch.profile.digest:
+        raise BusyError(
+            f"the nodes serve {', '.join(str(holder) for holder in holders)}, "
+            f"which is not this launch of {launch.profile.name}",
+            hint=f"sparkserve stop {run_id}",
+        )
+    return record
+
+
+def _take_up(launch: _Launch, record: RunRecord) -> LaunchResult:
+    """Wait for a run that another launch began, or find it serving."""
+    directory = runs.open_run(record.run_id)
+    specs = _specs(launch, record.run_id)
+    plan = directory.plan()
+    waiting = plan.model_copy(
+        update={
+            "stages": tuple(
+                stage
+                for stage in plan.stages
+                if all(step.effect == "reads" for step in stage.steps)
+            )
+        }
+    )
+    launch.emitter.run_id = record.run_id
+    launch.emitter.emit("notice", f"run {record.run_id} is already there: taking it up")
+    with runs.ClusterLock(launch.cluster.name, record.run_id), directory.event_writer() as log:
+        launch.emitter.observers.append(log)
+        record = _carry_out(launch, directory, waiting, record)
+    return LaunchResult(launch.resolved, launch.findings, plan, specs, record)
+
+
+def _since(started: float) -> float:
+    return round(time.monotonic() - started, 3)

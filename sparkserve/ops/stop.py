@@ -1,0 +1,122 @@
+"""``sparkserve stop``: end a run on all its nodes, and say what could not be reached."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sparkserve.errors import NodeError
+from sparkserve.model.event import Observer
+from sparkserve.model.record import RunRecord
+from sparkserve.ops.doors import Doors, Emitter
+from sparkserve.ops.run_choice import NEWEST, RunChoice, choose
+from sparkserve.runs import RunDirectory
+from sparkserve.transport.host import Host, map_hosts, require
+
+_STOP_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class NodeStop:
+    """What ended on one node."""
+
+    node: str
+    was: str
+    """State of the rank before: ``running``, ``stopped``, ``absent`` ..."""
+    survivors: tuple[int, ...] = ()
+    """Processes that even SIGKILL did not end."""
+    error: str | None = None
+    """Why the node could not be asked; its rank may still run."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing of the run is left there, as far as is known."""
+        return self.error is None and not self.survivors
+
+
+@dataclass(frozen=True)
+class StopResult:
+    """What came of a stop."""
+
+    run_id: str
+    nodes: tuple[NodeStop, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Whether every node was reached and nothing is left."""
+        return all(node.clean for node in self.nodes)
+
+
+@dataclass(frozen=True)
+class StopRequest:
+    """Which run to end."""
+
+    choice: RunChoice = NEWEST
+
+
+def run(request: StopRequest, doors: Doors, observer: Observer) -> StopResult:
+    """End a run; does nothing where it has ended already.
+
+    Raises:
+        ConfigError: no such run.
+    """
+    directory = choose(request.choice)
+    record = directory.record()
+    emitter = Emitter([observer], doors.now, record.run_id)
+    emitter.emit("phase", f"stop {record.run_id}")
+    group = doors.connect(record.cluster)
+    hosts = group.values_by_node
+    try:
+        ended = stop_ranks(hosts, record, emitter)
+    finally:
+        for host in hosts.values():
+            host.close()
+    unreachable = tuple(
+        NodeStop(name, "unknown", error=error.message)
+        for name, error in group.errors_by_node.items()
+    )
+    result = StopResult(record.run_id, (*ended, *unreachable))
+    if result.clean:
+        _remember(directory, doors)
+    return result
+
+
+def stop_ranks(
+    hosts: Mapping[str, Host], record: RunRecord, emitter: Emitter
+) -> tuple[NodeStop, ...]:
+    """End the run on the given nodes, all at once: a stop on one rank ends them all anyway."""
+    mine = [hosts[node.name] for node in record.cluster.nodes if node.name in hosts]
+    group = map_hosts(mine, lambda host: _stop_rank(host, record))
+    failed = [
+        NodeStop(name, "unknown", error=error.message)
+        for name, error in group.errors_by_node.items()
+    ]
+    ended = [*group.values_by_node.values(), *failed]
+    for node in ended:
+        message = node.error or f"was {node.was}, nothing left"
+        if node.survivors:
+            message = f"processes {', '.join(map(str, node.survivors))} cannot be ended"
+        emitter.emit("state", message, node=node.node, rank=record.cluster.rank_of(node.node))
+    return tuple(ended)
+
+
+def _stop_rank(host: Host, record: RunRecord) -> NodeStop:
+    argv = [
+        *(record.pythons[host.name], "-m", "sparkserve.node", "stop"),
+        *("--run-dir", record.run_dirs[host.name]),
+    ]
+    result = require(host.run(argv, timeout_s=_STOP_LIMIT_S), "stop failed")
+    try:
+        answer = json.loads(result.stdout.strip().splitlines()[-1])
+        return NodeStop(host.name, str(answer["was"]), tuple(answer["survivors"]))
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise NodeError(host.name, f"stop answered {result.tail(2)!r}") from error
+
+
+def _remember(directory: RunDirectory, doors: Doors) -> None:
+    record = directory.record()
+    if record.outcome in ("launching", "serving"):
+        directory.write_record(
+            record.model_copy(update={"outcome": "stopped", "updated_at": doors.now()})
+        )

@@ -1,0 +1,219 @@
+"""Follow all ranks of a run at once, and know at any moment what they do and who failed first."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from sparkserve.engine.readiness import RankProgress
+from sparkserve.engine.watcher import Watcher
+from sparkserve.errors import NodeError
+from sparkserve.model.engine_spec import InstallReport
+from sparkserve.model.node_state import FINAL_STATES, Progress, RankState
+from sparkserve.model.record import RankFailure
+from sparkserve.ops.doors import Emitter
+from sparkserve.transport.host import Host, Result
+
+_ATTRIBUTION_S = 1.5
+"""How long to wait for the failing rank's own word after another rank reported its loss."""
+
+
+@dataclass(frozen=True)
+class RankAddress:
+    """Where one rank runs."""
+
+    rank: int
+    node: str
+    run_dir: str
+    python: str
+
+
+@dataclass
+class RankView:
+    """What is known of one rank."""
+
+    address: RankAddress
+    progress: RankProgress = field(default_factory=RankProgress)
+    state: RankState | None = None
+    counters: Progress | None = None
+    reports: dict[int, InstallReport] = field(default_factory=dict)
+    """By process id."""
+    link_error: str | None = None
+    """Why the node can no longer be heard; None while it can."""
+    ended_order: int | None = None
+    """Place of its end among the ends of all ranks."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is to be expected of this rank."""
+        return self.link_error is not None or (
+            self.state is not None and self.state.state in FINAL_STATES
+        )
+
+
+class RunWatch:
+    """One stream per rank; every change wakes whoever waits."""
+
+    def __init__(self, hosts: Mapping[str, Host], emitter: Emitter) -> None:
+        self._hosts = hosts
+        self._emitter = emitter
+        self._changed = threading.Condition()
+        self._cancel = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.watcher = Watcher()
+        self.ranks: dict[int, RankView] = {}
+        self.moved_at = time.monotonic()
+        """When any rank last logged or read something."""
+        self._ends = 0
+
+    def follow(self, address: RankAddress) -> None:
+        """Begin to follow one rank; its run directory exists already."""
+        view = RankView(address)
+        with self._changed:
+            self.ranks[address.rank] = view
+        thread = threading.Thread(
+            target=self._stream, args=(view,), name=f"follow-r{address.rank}", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def wait(self, done: Callable[[], bool], *, limit_s: float, step_s: float = 0.5) -> bool:
+        """Wait until ``done`` holds; looked at after every change and every ``step_s``.
+
+        Returns:
+            Whether it holds; False once ``limit_s`` is over.
+        """
+        deadline = time.monotonic() + limit_s
+        with self._changed:
+            while not done():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(step_s, left))
+            return True
+
+    def failure(self) -> RankFailure | None:
+        """The first rank that ended and why, or None while all live.
+
+        A rank that only reports the loss of another one gives that one a moment to speak.
+        """
+        with self._changed:
+            if not any(view.ended for view in self.ranks.values()):
+                return None
+        self.wait(lambda: self._speaker() is not None, limit_s=_ATTRIBUTION_S, step_s=0.05)
+        with self._changed:
+            view = self._speaker() or self._first_ended()
+            return self._describe(view)
+
+    def close(self) -> None:
+        """End the streams; what runs on the nodes is not affected."""
+        self._cancel.set()
+        for thread in self._threads:
+            thread.join(timeout=5)
+
+    def _first_ended(self) -> RankView:
+        ended = [view for view in self.ranks.values() if view.ended]
+        return min(ended, key=lambda view: view.ended_order or 0)
+
+    def _speaker(self) -> RankView | None:
+        """The earliest ended rank whose end began with itself."""
+        own = [
+            view
+            for view in self.ranks.values()
+            if view.ended
+            and (view.state is None or view.state.origin_rank in (None, view.address.rank))
+        ]
+        return min(own, key=lambda view: view.ended_order or 0, default=None)
+
+    def _describe(self, view: RankView) -> RankFailure:
+        state = view.state
+        origin = view.address.rank
+        if view.link_error is None and state is not None and state.origin_rank is not None:
+            origin = state.origin_rank
+        reason = view.link_error or (state.reason if state else "unknown")
+        speaker = self.ranks.get(origin, view)
+        cause = self.watcher.cause(origin)
+        if cause is not None and origin == view.address.rank:
+            reason = f"{reason}: {cause.meaning}"
+        return RankFailure(
+            rank=origin,
+            node=speaker.address.node,
+            reason=reason,
+            last_lines=self.watcher.last_lines(origin),
+        )
+
+    def _stream(self, view: RankView) -> None:
+        address = view.address
+        argv = [address.python, "-m", "sparkserve.node", "follow", "--run-dir", address.run_dir]
+        try:
+            result = self._hosts[address.node].stream(
+                argv, on_line=lambda line: self._take(view, line), cancel=self._cancel
+            )
+            error = self._stream_error(view, result)
+        except NodeError as failed:
+            error = failed.message
+        with self._changed:
+            if error is not None and not self._cancel.is_set():
+                view.link_error = error
+                self._mark_end(view)
+            self._changed.notify_all()
+
+    @staticmethod
+    def _stream_error(view: RankView, result: Result) -> str | None:
+        if view.ended or result.ok:
+            return None
+        if result.status == "exited":
+            return f"its follower ended with exit {result.exit_code}: {result.tail(3)}"
+        return "the connection to the node was lost (power loss, or a dark link)"
+
+    def _take(self, view: RankView, line: str) -> None:
+        try:
+            message = json.loads(line)
+            kind, value = message["kind"], message["value"]
+            with self._changed:
+                self._apply(view, kind, value)
+                self._changed.notify_all()
+        except (ValueError, KeyError, TypeError, ValidationError):
+            # A node of another version may say things we do not know; its log still counts.
+            self._tell("notice", view, f"not understood: {line[:200]}", {})
+            return
+
+    def _apply(self, view: RankView, kind: str, value: Any) -> None:
+        rank, node = view.address.rank, view.address.node
+        if kind == "log":
+            self.moved_at = time.monotonic()
+            self.watcher.feed(rank, node, value)
+            before, view.progress = view.progress, view.progress.after(value)
+            self._tell("log", view, value, {})
+            if view.progress != before:
+                self._tell("progress", view, view.progress.describe(), {})
+        elif kind == "state":
+            view.state = RankState.model_validate(value)
+            if view.ended:
+                self._mark_end(view)
+            self._tell("state", view, view.state.state, view.state.model_dump(mode="json"))
+        elif kind == "report":
+            report = InstallReport.model_validate(value)
+            view.reports[report.pid] = report
+            self._tell("report", view, report.role, report.model_dump(mode="json"))
+        elif kind == "progress":
+            counters = Progress.model_validate(value)
+            old = view.counters
+            if old is None or counters.read_bytes > old.read_bytes:
+                self.moved_at = time.monotonic()
+            view.counters = counters
+            self._tell("progress", view, view.progress.describe(), counters.model_dump())
+
+    def _mark_end(self, view: RankView) -> None:
+        if view.ended_order is None:
+            self._ends += 1
+            view.ended_order = self._ends
+
+    def _tell(self, kind: Any, view: RankView, message: str, data: dict[str, Any]) -> None:
+        self._emitter.emit(kind, message, node=view.address.node, rank=view.address.rank, data=data)
