@@ -35,6 +35,8 @@ _LINGER_S = 10.0
 _MEMORY_SAMPLES = 3
 _MEMORY_PERIOD_S = 1.0
 
+_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+
 log = logging.getLogger(__name__)
 
 
@@ -92,6 +94,7 @@ class Guard:
     def _become_engine(self, log_descriptor: int, guard_pid: int) -> None:
         # Between fork and exec nothing may unwind into the guard's own code.
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             os.setsid()
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(log_descriptor, 1)
@@ -114,6 +117,7 @@ class Guard:
         loop.add_signal_handler(signal.SIGCHLD, self.reap)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._asked_to_stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         link = self._link()
         memory = asyncio.create_task(self._watch_memory())
         self.reap()
@@ -246,5 +250,7 @@ def run(spec_path: Path) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     # Orphans of the engine become children of the guard, so that nothing can slip away.
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # A stop that arrives before the handlers stand must wait for them, not end the guard alone.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     guard.start_engine()
     asyncio.run(guard.run())

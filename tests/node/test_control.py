@@ -1,0 +1,75 @@
+"""``node status`` and ``node stop`` touch what carries the run and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from sparkserve.node import control
+from tests.node.harness import SLEEPER, Run
+
+
+def test_stop_ends_a_run_through_its_guard(run: Run) -> None:
+    (rank,) = run.start([SLEEPER])
+    answer = control.stop(rank.run_dir)
+    assert answer == {"was": "running", "ended": 0, "survivors": []}
+    assert rank.state["state"] == "stopped"
+    rank.wait_gone()
+
+
+def test_stop_twice_is_no_error(run: Run) -> None:
+    (rank,) = run.start([SLEEPER])
+    control.stop(rank.run_dir)
+    assert control.stop(rank.run_dir)["was"] == "stopped"
+
+
+def test_stop_of_an_unknown_run_says_absent(tmp_path: Path) -> None:
+    assert control.stop(tmp_path / "nothing") == {"was": "absent", "ended": 0, "survivors": []}
+
+
+def test_stop_without_a_guard_ends_what_carries_the_run_and_spares_the_rest(run: Run) -> None:
+    (rank,) = run.make([SLEEPER])
+    rank.run_dir.mkdir(parents=True)
+    environment = {**os.environ, "SPARKSERVE_ENGINE_SPEC": str(rank.spec_path)}
+    argv = [sys.executable, "-c", "import time; time.sleep(600)"]
+    carrier = subprocess.Popen(argv, env=environment)
+    stranger = subprocess.Popen(
+        argv, env={**environment, "SPARKSERVE_ENGINE_SPEC": f"{rank.spec_path}.other"}
+    )
+    try:
+        while not rank.carriers:
+            assert carrier.poll() is None
+        assert control.stop(rank.run_dir)["ended"] == 1
+        assert carrier.wait(timeout=30) == -signal.SIGTERM
+        assert stranger.poll() is None
+    finally:
+        for process in (carrier, stranger):
+            process.kill()
+            process.wait()
+
+
+def test_status_of_a_running_rank_holds_state_counters_and_last_line(run: Run) -> None:
+    (rank,) = run.start([SLEEPER])
+    rank.wait_log("engine up")
+    answer = control.status(rank.run_dir)
+    assert answer["state"]["state"] == "running"
+    assert answer["progress"]["processes"] == 1
+    assert answer["last_line"] == "engine up"
+
+
+def test_status_of_a_dead_guard_is_failed(run: Run) -> None:
+    (rank,) = run.start([SLEEPER])
+    rank.signal_guard(signal.SIGKILL)
+    assert rank.process is not None
+    rank.process.wait()
+    answer = control.status(rank.run_dir)
+    assert (answer["state"]["state"], answer["progress"]) == ("failed", None)
+
+
+def test_runs_lists_the_living_and_the_dead(run: Run) -> None:
+    (rank,) = run.start([SLEEPER])
+    (entry,) = control.runs(Path(rank.spec.root))
+    assert (entry["alive"], entry["state"]["run_id"]) == (True, "run-1")

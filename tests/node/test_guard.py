@@ -1,0 +1,206 @@
+"""A guard ends its rank, and with it the run, whatever happens to engine, peer or controller."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from sparkserve.model.engine_spec import Expectations
+from tests.node.harness import SLEEPER, Rank, Run
+from tests.testbed.shell import wait_until
+
+GRANDCHILD = """
+import os, subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("engine up", flush=True); time.sleep(600)
+"""
+DAEMON = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+print("engine up", flush=True); time.sleep(600)
+"""
+STUBBORN = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("engine up", flush=True)
+while True: time.sleep(1)
+"""
+
+
+def test_engine_gets_its_arguments_and_the_spec_environment_only(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEAKED_FROM_OPERATOR", "yes")
+    program = (
+        "import os; print(os.environ['MARK'], os.environ['SPARKSERVE_ENGINE_SPEC'],"
+        " 'LEAKED_FROM_OPERATOR' in os.environ, flush=True); import time; time.sleep(600)"
+    )
+    (rank,) = run.start([program])
+    rank.wait_log(f"set-by-spec {rank.spec_path} False")
+
+
+def test_engine_that_exits_ends_the_run_as_failed_with_its_code(run: Run) -> None:
+    (rank,) = run.start(["import sys; print('bye', flush=True); sys.exit(3)"])
+    state = rank.wait_state("failed")
+    assert state["reason"] == "engine exited with code 3"
+    assert state["exit_code"] == 3
+    assert state["origin_rank"] == 0
+
+
+def test_engine_that_ends_well_is_a_failure_too(run: Run) -> None:
+    (rank,) = run.start(["print('done')"])
+    assert rank.wait_state("failed")["reason"] == "engine exited with code 0"
+
+
+def test_engine_killed_by_a_signal_is_named_by_the_signal(run: Run) -> None:
+    (rank,) = run.start([SLEEPER])
+    os.kill(rank.state["engine_pid"], signal.SIGKILL)
+    assert rank.wait_state("failed")["reason"] == "engine killed by SIGKILL"
+
+
+@pytest.mark.parametrize("program", [GRANDCHILD, DAEMON, STUBBORN])
+def test_nothing_of_the_engine_survives_a_stop(run: Run, program: str) -> None:
+    (rank,) = run.start([program])
+    rank.wait_log("engine up")
+    rank.signal_guard(signal.SIGTERM)
+    state = rank.wait_state("stopped")
+    assert state["reason"] == "stopped on request"
+    rank.wait_gone()
+
+
+def test_engine_dies_with_its_guard(run: Run) -> None:
+    (rank,) = run.start([SLEEPER])
+    rank.wait_log("engine up")
+    rank.signal_guard(signal.SIGKILL)
+    rank.wait_gone()
+
+
+def test_death_of_one_rank_stops_every_rank_within_two_seconds(run: Run) -> None:
+    ranks = run.start([SLEEPER, SLEEPER, SLEEPER])
+    for rank in ranks:
+        rank.wait_log("engine up")
+    os.kill(ranks[1].state["engine_pid"], signal.SIGKILL)
+    states = [rank.wait_state("failed") for rank in ranks]
+    died_at_s = min(state["at_s"] for state in states)
+    # The requirement itself, by the guards' own clocks: two seconds from death to silence.
+    assert max(state["at_s"] for state in states) - died_at_s < 2.0
+    assert [state["origin_rank"] for state in states] == [1, 1, 1]
+    for rank in ranks:
+        rank.wait_gone()
+
+
+def test_stop_on_any_rank_stops_the_others_as_stopped(run: Run) -> None:
+    ranks = run.start([SLEEPER, SLEEPER])
+    ranks[1].signal_guard(signal.SIGTERM)
+    assert [rank.wait_state("stopped", "failed")["state"] for rank in ranks] == [
+        "stopped",
+        "stopped",
+    ]
+
+
+def test_guard_that_is_killed_counts_as_a_lost_rank(run: Run) -> None:
+    ranks = run.start([SLEEPER, SLEEPER])
+    for rank in ranks:
+        rank.wait_log("engine up")
+    wait_joined(ranks)
+    ranks[1].signal_guard(signal.SIGKILL)
+    state = ranks[0].wait_state("failed")
+    assert state["origin_rank"] == 1
+    assert "connection to its guard broke" in state["reason"]
+    ranks[1].wait_gone()
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_peer_that_falls_silent_is_lost(run: Run, silent: int) -> None:
+    ranks = run.start([SLEEPER, SLEEPER])
+    for rank in ranks:
+        rank.wait_log("engine up")
+    wait_joined(ranks)
+    ranks[silent].signal_guard(signal.SIGSTOP)
+    state = ranks[1 - silent].wait_state("failed")
+    assert state["origin_rank"] == silent
+    assert "silent for 2 s" in state["reason"]
+
+
+def wait_joined(ranks: list[Rank]) -> None:
+    """Wait until the worker's guard holds an established connection to rank 0's."""
+    wanted = f"0100007F:{ranks[0].spec.guard.port:04X}"
+
+    def joined() -> bool:
+        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
+        return any(line[2] == wanted and line[3] == "01" for line in lines)
+
+    wait_until(joined, what="the guards are connected", deadline_s=30)
+
+
+def test_rank_that_never_joins_ends_the_run(run: Run) -> None:
+    head, _ = run.make([SLEEPER, SLEEPER], guard={"join_timeout_s": 1.0})
+    head.start()
+    state = head.wait_state("failed")
+    assert state["origin_rank"] == 1
+    assert "did not join within 1 s" in state["reason"]
+
+
+def test_guard_with_another_key_is_not_admitted(run: Run) -> None:
+    head, worker = run.make([SLEEPER, SLEEPER], guard={"join_timeout_s": 2.0})
+    head.start()
+    worker.start()
+    # The key is read when the engine has started; the file is replaced before that.
+    (worker.run_dir / "guard.key").write_text("cd" * 32)
+    assert "did not join" in head.wait_state("failed")["reason"]
+    assert "lost" in worker.wait_state("failed")["reason"]
+
+
+def test_second_run_on_a_node_is_refused_and_the_first_lives_on(run: Run) -> None:
+    (first,) = run.start([SLEEPER])
+    run_dir = first.run_dir.parent / "run-2"
+    other = type(first)(
+        first.spec.model_copy(update={"run_id": "run-2", "run_dir": str(run_dir)})
+    ).start()
+    try:
+        state = other.wait_state("refused")
+        assert "run-1" in state["reason"]
+        assert other.carriers == []
+        assert first.state["state"] == "running"
+    finally:
+        other.close()
+
+
+def test_low_memory_stops_the_run_and_says_both_figures(run: Run) -> None:
+    (rank,) = run.start([SLEEPER], guard={"memory_floor_bytes": 1 << 50})
+    reason = rank.wait_state("failed")["reason"]
+    assert "stayed below the floor of 1024.0 TiB" in reason
+
+
+def test_broken_promise_about_the_checkpoint_refuses_before_the_engine(run: Run) -> None:
+    expect = Expectations(checkpoint=str(run.folder), checkpoint_files={"model.safetensors": 10})
+    (rank,) = run.make([SLEEPER], expect=expect)
+    (run.folder / "model.safetensors").write_bytes(b"123")
+    rank.start()
+    state = rank.wait_state("failed")
+    assert state["exit_code"] == 78
+    assert "model.safetensors has 3 bytes, expected 10 bytes" in rank.log
+    assert "engine up" not in rank.log
+
+
+def test_wrong_engine_version_refuses_with_both_versions(run: Run) -> None:
+    (rank,) = run.make([SLEEPER], expect=Expectations(engine_version="9.9.9"))
+    rank.start()
+    assert rank.wait_state("failed")["exit_code"] == 78
+    assert "expected 9.9.9" in rank.log
+
+
+def test_missing_engine_program_is_named(run: Run) -> None:
+    (rank,) = run.make([SLEEPER])
+    rank.spec = rank.spec.model_copy(update={"argv": ("/nonexistent/python",)})
+    rank.start()
+    rank.wait_state("failed")
+    assert "/nonexistent/python is not an executable file" in rank.log
