@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from sparkserve.adapters.fatal import die
+from sparkserve.adapters.redact import redact_log_records
 
 _SPEC_VARIABLE = "SPARKSERVE_ENGINE_SPEC"
 
@@ -22,6 +23,7 @@ def register() -> None:
     path = os.environ.get(_SPEC_VARIABLE)
     if not path:
         return
+    redact_log_records()
     try:
         from sparkserve.adapters.install import install_from
 

@@ -86,7 +86,7 @@ def test_each_defect_has_its_own_sentence_with_path_and_byte(shard, offset, data
 
 
 def test_a_missing_shard_is_named(tmp_path):
-    with pytest.raises(ShardError, match="engram-l0-r0of1.bin: cannot be read: No such file"):
+    with pytest.raises(ShardError, match=r"engram-l0-r0of1\.bin: cannot be read: No such file"):
         read_header(tmp_path / "engram-l0-r0of1.bin")
 
 

@@ -122,8 +122,9 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 
 def _code_digest() -> str:
-    """Digest of the builder's own sources, so that a changed builder builds again."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
+    """Digest of the sources that decide the files' content: a changed builder builds again."""
+    here = Path(__file__).parent
+    files = sorted([*here.glob("*.py"), *(here.parents[1] / "engram").glob("*.py")])
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
 
 
