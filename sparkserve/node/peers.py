@@ -186,6 +186,7 @@ class HeadLink:
             writer.close()
             return
         self.joined[rank] = channel
+        log.info("rank %d joined", rank)
         if self._stop is not None:
             await self._tell(rank, channel, self._stop)
         reason = await watch(channel, self.spec.guard.lost_after_s, self._hear, self._beat_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -131,14 +130,11 @@ def test_peer_that_falls_silent_is_lost(run: Run, silent: int) -> None:
 
 
 def wait_joined(ranks: list[Rank]) -> None:
-    """Wait until the worker's guard holds an established connection to rank 0's."""
-    wanted = f"0100007F:{ranks[0].spec.guard.port:04X}"
-
-    def joined() -> bool:
-        lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
-        return any(line[2] == wanted and line[3] == "01" for line in lines)
-
-    wait_until(joined, what="the guards are connected", deadline_s=30)
+    """Wait until rank 0's guard has admitted the worker's."""
+    guard_log = ranks[0].run_dir / "guard.log"
+    wait_until(
+        lambda: "rank 1 joined" in guard_log.read_text(), what="rank 1 joined", deadline_s=30
+    )
 
 
 def test_rank_that_never_joins_ends_the_run(run: Run) -> None:
