@@ -1,0 +1,207 @@
+"""Clusters: the list, one with its nodes, host keys to be trusted, what an import mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkserve.clusters import ClusterFile
+from sparkserve.report.console import Answer
+from sparkserve.report.table import Column, table
+from sparkserve.report.text import Line, Span, Style, line, one_line
+
+_NODE_COLUMNS = (
+    Column("RANK", right=True),
+    Column("NODE"),
+    Column("SSH"),
+    Column("FABRIC"),
+    Column("INTERFACE"),
+)
+
+
+@dataclass(frozen=True)
+class ClusterEntry:
+    """One cluster of the list."""
+
+    name: str
+    file: ClusterFile | None
+    """None where it cannot be read."""
+    is_default: bool
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class KeyEntry:
+    """One node's host key as it was shown, and what is recorded for it."""
+
+    node: str
+    place: str
+    state: str
+    """``new``, ``known``, ``changed``, ``unreachable`` or ``this machine``."""
+    type: str = ""
+    fingerprint: str = ""
+    recorded: tuple[str, ...] = ()
+    """Type and fingerprint of each recorded key, where another one is shown."""
+    error: str = ""
+
+
+def list_answer(entries: Sequence[ClusterEntry], *, width: int | None) -> Answer:
+    """All saved clusters; quiet mode gets their names."""
+    columns = (
+        Column("CLUSTER"),
+        Column("DEFAULT"),
+        Column("NODES", right=True),
+        Column("TOPOLOGY"),
+        Column("PROFILE"),
+        Column("HOSTS", elastic=True),
+    )
+    rows = [_entry_row(entry) for entry in entries]
+    none = [line("no clusters; commands use this machine")]
+    lines = table(columns, rows, width=width) if rows else none
+    return Answer(
+        lines,
+        {"clusters": [_entry_data(entry) for entry in entries]},
+        tuple(entry.name for entry in entries),
+    )
+
+
+def show_answer(file: ClusterFile, reason: str, *, width: int | None) -> Answer:
+    """One cluster."""
+    cluster = file.cluster
+    pairs = [
+        ("cluster", f"{cluster.name} ({reason})"),
+        ("file", str(file.path) if file.path else ""),
+        ("topology", cluster.topology),
+        ("root", f"{cluster.root} on every node"),
+        ("ssh key", cluster.identity_file or "the agent's and OpenSSH's own"),
+        ("profile", cluster.profile or ""),
+        ("overrides", ", ".join(_flat(file.overrides))),
+    ]
+    head = [line(Span(f"{label:<10}", "dim"), text) for label, text in pairs if text]
+    return Answer(
+        [*head, line(), *node_table(file, width=width)],
+        {"cluster": _cluster_data(file)},
+        tuple(node.name for node in cluster.nodes),
+    )
+
+
+def node_table(file: ClusterFile, *, width: int | None) -> list[Line]:
+    """The nodes in rank order."""
+    rows = []
+    for rank, node in enumerate(file.cluster.nodes):
+        user = f"{node.user}@" if node.user else ""
+        port = f":{node.port}" if node.port != 22 else ""
+        host = f"[{node.host}]" if ":" in node.host and port else node.host
+        where = "this machine" if node.is_local else f"{user}{host}{port}"
+        cells = [node.name, where, node.fabric_address or "", node.interface or ""]
+        rows.append([Span(str(rank)), Span(cells[0], "name"), *map(Span, cells[1:])])
+    return table(_NODE_COLUMNS, rows, width=width)
+
+
+def key_lines(entries: Sequence[KeyEntry]) -> list[Line]:
+    """Host keys for a person to compare; fingerprints are never cut."""
+    titles = ("NODE", "ADDRESS", "KEY", "TYPE", "FINGERPRINT")
+    columns = [Column(title) for title in titles]
+    styles: dict[str, Style] = {"known": "good", "changed": "bad", "unreachable": "bad"}
+    rows = [
+        [
+            Span(entry.node, "name"),
+            Span(entry.place),
+            Span(entry.state, styles.get(entry.state, "")),
+            Span(entry.type),
+            Span(entry.fingerprint or one_line(entry.error)),
+        ]
+        for entry in entries
+    ]
+    lines = table(columns, rows, width=None)
+    for entry in entries:
+        lines += [
+            line(Span(f"{entry.node}: recorded until now: {old}", "bad")) for old in entry.recorded
+        ]
+    return lines
+
+
+def key_data(entries: Sequence[KeyEntry]) -> list[dict[str, Any]]:
+    """The same for programs."""
+    return [
+        {
+            "node": entry.node,
+            "address": entry.place,
+            "state": entry.state,
+            "type": entry.type or None,
+            "fingerprint_sha256": entry.fingerprint or None,
+            "recorded": list(entry.recorded),
+            "error": entry.error or None,
+        }
+        for entry in entries
+    ]
+
+
+def saved_answer(
+    file: ClusterFile, keys: Sequence[KeyEntry], *, is_default: bool, width: int | None
+) -> Answer:
+    """A cluster that was just written."""
+    name = file.cluster.name
+    use = "" if is_default else f"sparkserve cluster use {name}, then "
+    lines = [
+        line(Span("saved ", "good"), f"cluster {name} in {file.path}"),
+        *node_table(file, width=width),
+        line(),
+        line(Span("next: ", "dim"), f"{use}sparkserve launch --dry-run"),
+    ]
+    data = {"cluster": _cluster_data(file), "default": is_default, "host_keys": key_data(keys)}
+    return Answer(lines, data, (name,))
+
+
+def trusted_answer(keys: Sequence[KeyEntry], path: str) -> Answer:
+    """Host keys that were just recorded."""
+    recorded = [entry.node for entry in keys if entry.state in ("new", "changed")]
+    if recorded:
+        lines = [line(Span("recorded ", "good"), f"{', '.join(recorded)} in {path}")]
+    else:
+        lines = [line("nothing to record: every key was known")]
+    return Answer(lines, {"host_keys": key_data(keys), "known_hosts": path}, tuple(recorded))
+
+
+def _entry_row(entry: ClusterEntry) -> list[Span]:
+    mark = "yes" if entry.is_default else ""
+    if entry.file is None:
+        problem = Span(one_line(entry.problem or ""), "bad")
+        return [Span(entry.name, "name"), Span(mark), Span(""), Span(""), Span(""), problem]
+    cluster = entry.file.cluster
+    return [
+        Span(entry.name, "name"),
+        Span(mark),
+        Span(str(len(cluster.nodes))),
+        Span(cluster.topology),
+        Span(cluster.profile or ""),
+        Span(", ".join(node.host for node in cluster.nodes)),
+    ]
+
+
+def _entry_data(entry: ClusterEntry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "default": entry.is_default,
+        "problem": entry.problem,
+        "cluster": entry.file.cluster.model_dump(mode="json") if entry.file else None,
+    }
+
+
+def _cluster_data(file: ClusterFile) -> dict[str, Any]:
+    return {
+        **file.cluster.model_dump(mode="json"),
+        "overrides": dict(file.overrides),
+        "path": str(file.path) if file.path else None,
+    }
+
+
+def _flat(table_of: Mapping[str, Any], prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for key, value in table_of.items():
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{prefix}{key}.")
+        else:
+            found.append(f"{prefix}{key} = {value}")
+    return found

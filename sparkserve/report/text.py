@@ -1,0 +1,122 @@
+"""Styled text without a terminal library: spans, lines, and their form with and without colour.
+
+A line must mean the same without its styles: colour only repeats what the words say.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+Style = Literal["", "bold", "dim", "good", "warn", "bad", "name"]
+
+_ANSI: dict[Style, str] = {
+    "bold": "1",
+    "dim": "2",
+    "good": "32",
+    "warn": "33",
+    "bad": "31;1",
+    "name": "36",
+}
+# CSI and OSC sequences, other two-character escapes.
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]"
+)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+ELLIPSIS = "…"
+
+
+class Span(NamedTuple):
+    """A piece of a line in one style."""
+
+    text: str
+    style: Style = ""
+
+
+Part = str | Span
+
+
+class Line(tuple[Span, ...]):
+    """One line: spans in order, no line break."""
+
+    __slots__ = ()
+
+    @property
+    def plain(self) -> str:
+        """The words alone."""
+        return "".join(span.text for span in self)
+
+    @property
+    def ansi(self) -> str:
+        """The line with escape sequences of its styles."""
+        return "".join(
+            f"\x1b[{_ANSI[style]}m{text}\x1b[0m" if style and text else text for text, style in self
+        )
+
+
+def line(*parts: Part) -> Line:
+    """Make a line of pieces."""
+    return Line(part if isinstance(part, Span) else Span(part) for part in parts)
+
+
+def paragraph(text: str, *, indent: int = 0, style: Style = "") -> list[Line]:
+    """The lines of a text that may hold line breaks, made safe for a terminal."""
+    return [line(" " * indent, Span(one, style)) for one in clean(text).split("\n")]
+
+
+def clean(text: str) -> str:
+    """Text from elsewhere without anything that moves a cursor or colours a screen.
+
+    Of a line that overwrites itself with carriage returns (a progress bar) the last state
+    remains; tabs become spaces; line breaks stay.
+    """
+    text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
+    lines = (one.rstrip("\r").rpartition("\r")[2] for one in text.split("\n"))
+    return _CONTROLS.sub("", "\n".join(lines)).replace("\t", "    ")
+
+
+def one_line(text: str) -> str:
+    """Text from elsewhere as a single line, made safe for a terminal."""
+    return " ".join(part for part in clean(text).split("\n") if part.strip()).strip()
+
+
+def cells(text: str) -> int:
+    """Columns that a text takes on a terminal; wide characters take two."""
+    if text.isascii():
+        return len(text)
+    return sum(_cells_of(character) for character in text)
+
+
+def cut(text: str, width: int) -> str:
+    """The text within ``width`` columns, with an ellipsis where something is missing."""
+    if cells(text) <= width:
+        return text
+    kept: list[str] = []
+    used = 0
+    for character in text:
+        used += _cells_of(character)
+        if used > width - 1:
+            break
+        kept.append(character)
+    return "".join(kept).rstrip() + (ELLIPSIS if width > 0 else "")
+
+
+def cut_line(parts: Iterable[Span], width: int) -> Line:
+    """A line within ``width`` columns."""
+    kept: list[Span] = []
+    left = width
+    for span in parts:
+        if cells(span.text) > left:
+            kept.append(Span(cut(span.text, left), span.style))
+            break
+        kept.append(span)
+        left -= cells(span.text)
+    return Line(kept)
+
+
+def _cells_of(character: str) -> int:
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
