@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib
 import inspect
-import pkgutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def live(path: str) -> Any:
     """
     parent_path, _, name = path.rpartition(".")
     try:
-        parent = pkgutil.resolve_name(parent_path)
+        parent = _resolve(parent_path)
     except (ImportError, AttributeError, ValueError) as error:
         raise TargetMissing(f"{path}: {error}") from error
     held = vars(parent).get(name, _ABSENT) if isinstance(parent, type) else _ABSENT
@@ -88,12 +88,34 @@ def tree_digest(root: Path, path: str) -> str:
         found = [each for each in _definitions(node.body) if each.name == name]
         if not found:
             raise TargetMissing(f"{path}: {file} defines no {name}")
-        # The last definition is the one that an import would leave standing.
-        node = found[-1]
+        if len(found) > 1:
+            raise TargetMissing(f"{path}: {file} defines {name} {len(found)} times")
+        node = found[0]
     if isinstance(node, ast.Module):
         raise TargetMissing(f"{path}: a module, not a class or function")
     start = min([node.lineno, *(each.lineno for each in node.decorator_list)])
     return digest_of("\n".join(text.split("\n")[start - 1 : node.end_lineno]))
+
+
+def _resolve(path: str) -> Any:
+    """The module or class at a dotted path; unlike pkgutil's, a failing import shows itself."""
+    first, *rest = path.split(".")
+    found: Any = importlib.import_module(first)
+    module: str | None = first
+    for name in rest:
+        if module is not None:
+            submodule = f"{module}.{name}"
+            try:
+                found = importlib.import_module(submodule)
+            except ModuleNotFoundError as error:
+                if error.name != submodule:
+                    raise
+                module = None
+            else:
+                module = submodule
+                continue
+        found = getattr(found, name)
+    return found
 
 
 def _module_file(root: Path, path: str) -> tuple[Path, list[str]]:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sparkserve.adapters.reports import write_whole
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -75,6 +78,15 @@ class StatsFile:
         self.write()
 
     def _keep_writing(self) -> None:
-        self.write()
-        while not self._stop.wait(self._interval_s):
-            self.write()
+        failed = False
+        while True:
+            try:
+                self.write()
+                failed = False
+            except OSError as error:
+                # A full disk costs the figures, never the answers; one line per failure is enough.
+                if not failed:
+                    logger.warning("sparkserve: %s cannot be written: %s", self._path, error)
+                failed = True
+            if self._stop.wait(self._interval_s):
+                return
