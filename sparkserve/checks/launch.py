@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from sparkserve.checks.check import Check, Judgement, Scene, passed, unknown
 from sparkserve.facts import checkpoint, host, memory, network, runtime, storage
 from sparkserve.facts.checkpoint import CheckpointFacts, CheckpointFile
+from sparkserve.facts.runtime import RuntimeFacts
 from sparkserve.model.facts import Unobserved
+from sparkserve.model.profile import EngineSettings
 from sparkserve.units import GIB, MIB, format_bytes
 
 _RUN_BYTES = 64 * MIB
@@ -35,8 +36,6 @@ def _idle(scene: Scene) -> Iterator[Judgement]:
 
 
 def _runtime(scene: Scene) -> Iterator[Judgement]:
-    wanted = scene.profile.engine.version
-    versions: Counter[str] = Counter()
     found: dict[str, str] = {}
     for _, node, facts in scene.nodes():
         python = runtime.PYTHON.read(facts)
@@ -49,40 +48,10 @@ def _runtime(scene: Scene) -> Iterator[Judgement]:
                 why="the guard and the engine run with the node's own interpreter",
                 fix="set engine.python in the profile, or install sparkserve on the node",
             )
-            continue
-        missing = [
-            name
-            for name, version in (("sparkserve", python.sparkserve), ("sglang", python.sglang))
-            if version is None and not (name == "sglang" and scene.profile.engine.kind == "light")
-        ]
-        if missing:
-            yield Judgement(
-                node,
-                "fail",
-                observed=f"{python.python} has no {' and no '.join(missing)}",
-                expected=f"{', '.join(missing)} installed there",
-                fix=f"{python.python} -m pip install {' '.join(missing)}",
-            )
-            continue
-        engine_version = python.sglang or "none"
-        found[node] = engine_version
-        versions[engine_version] += 1
-        if (
-            wanted is not None
-            and scene.profile.engine.kind == "sglang"
-            and engine_version != wanted
-        ):
-            yield Judgement(
-                node,
-                "fail",
-                observed=f"sglang {engine_version}",
-                expected=f"sglang {wanted}",
-                why="the profile was qualified with this version",
-                fix=f"{python.python} -m pip install sglang=={wanted}",
-            )
         else:
-            yield passed(node, f"sglang {engine_version}, Python {python.python_version}")
-    if len(versions) > 1:
+            found[node] = python.sglang or "none"
+            yield _judge_runtime(scene.profile.engine, node, python)
+    if len(set(found.values())) > 1:
         yield Judgement(
             None,
             "fail",
@@ -90,6 +59,31 @@ def _runtime(scene: Scene) -> Iterator[Judgement]:
             expected="the same sglang on every node",
             why="ranks of different builds hang in the first collective or answer garbage",
         )
+
+
+def _judge_runtime(engine: EngineSettings, node: str, python: RuntimeFacts) -> Judgement:
+    packages = {"sparkserve": python.sparkserve, "sglang": python.sglang}
+    if engine.kind == "light":
+        del packages["sglang"]
+    missing = [name for name, version in packages.items() if version is None]
+    if missing:
+        return Judgement(
+            node,
+            "fail",
+            observed=f"{python.python} has no {' and no '.join(missing)}",
+            expected=f"{', '.join(missing)} installed there",
+            fix=f"{python.python} -m pip install {' '.join(missing)}",
+        )
+    if engine.kind == "sglang" and engine.version not in (None, python.sglang):
+        return Judgement(
+            node,
+            "fail",
+            observed=f"sglang {python.sglang}",
+            expected=f"sglang {engine.version}",
+            why="the profile was qualified with this version",
+            fix=f"{python.python} -m pip install sglang=={engine.version}",
+        )
+    return passed(node, f"sglang {python.sglang}, Python {python.python_version}")
 
 
 def _weights(scene: Scene) -> Iterator[Judgement]:
