@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -69,12 +69,10 @@ def read_answers(path: Path) -> tuple[Scripted, ...]:
         ValueError: it is not a JSON list of objects with ``contains`` and ``answer``.
     """
     rows = json.loads(path.read_text())
-    if not isinstance(rows, list):
-        raise ValueError(f"{path}: expected a JSON list")
     try:
         return tuple(Scripted(str(row["contains"]), str(row["answer"])) for row in rows)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{path}: each row needs contains and answer") from error
+        raise ValueError(f"{path}: expected a list of objects with contains and answer") from error
 
 
 class Answerer:

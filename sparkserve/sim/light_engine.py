@@ -40,8 +40,6 @@ class Engine:
         options = self.options
         if options.has("crash-at-import"):
             return self._crash_at_import()
-        # SGLang 0.5.23 prints the API key here in the clear; so must we, or nobody would find
-        # out that a log leaks it
         self.log.line(f"server_args={_server_args(options)}")
         if options.has("refuse-plugin"):
             return self._refuse()
@@ -51,8 +49,9 @@ class Engine:
         )
         self.scheduler_pid, reader = light_scheduler.spawn(options)
         messages = os.fdopen(reader, "rb")
-        if messages.readline() != light_scheduler.READY:
-            return self._scheduler_died()
+        first = messages.readline()
+        if first != light_scheduler.READY:
+            return self._start_failed(first)
         service = Service(options)
         server = self._listen(service)
         if server is None:
@@ -120,8 +119,7 @@ class Engine:
                 "Traceback (most recent call last):\n"
                 "torch.AcceleratorError: CUDA error: unspecified launch failure\n"
             )
-            self._kill_scheduler()
-            os._exit(1)
+            os._exit(1)  # the scheduler dies with us
 
         threading.Thread(target=wait_and_exit, daemon=True).start()
 
@@ -132,22 +130,23 @@ class Engine:
             if message == light_scheduler.PEER_LOST_EXIT:
                 self._kill_scheduler()
                 return 1
-        assert self.scheduler_pid is not None
-        _, status = os.waitpid(self.scheduler_pid, 0)
-        code = os.waitstatus_to_exitcode(status)
+        pid = self.scheduler_pid
         self.log.line(
-            f"Subprocess scheduler_0 (pid={self.scheduler_pid}) crashed with exit code {code}. "
+            f"Subprocess scheduler_0 (pid={pid}) crashed with exit code {self._reap()}. "
             "Triggering SIGQUIT for cleanup..."
         )
-        self._kill_tree()
+        return self._kill_tree()
 
-    def _scheduler_died(self) -> int:
-        assert self.scheduler_pid is not None
-        _, status = os.waitpid(self.scheduler_pid, 0)
-        code = os.waitstatus_to_exitcode(status)
+    def _start_failed(self, message: bytes) -> int:
+        if message == light_scheduler.PEER_LOST:
+            threading.Event().wait()  # the scheduler hangs, and so do we
+        if message == light_scheduler.PEER_LOST_EXIT:
+            self._kill_scheduler()
+            return 1
         raw(
             "Traceback (most recent call last):\n"
-            f"RuntimeError: Rank 0 scheduler died during initialization (exit code: {code}). "
+            "RuntimeError: Rank 0 scheduler died during initialization "
+            f"(exit code: {self._reap()}). "
             "If exit code is -9 (SIGKILL), a common cause is the OS OOM killer. "
             "Run `dmesg -T | grep -i oom` to check.\n"
         )
@@ -167,11 +166,16 @@ class Engine:
     def _kill_scheduler(self) -> None:
         if self.scheduler_pid is None or self.options.has("orphan"):
             return
-        try:
-            os.kill(self.scheduler_pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return  # it went first
-        os.waitpid(self.scheduler_pid, 0)
+        os.kill(self.scheduler_pid, signal.SIGKILL)
+        self._reap()
+
+    def _reap(self) -> int:
+        """Wait for the scheduler's end; gives its exit code (a signal's number is negative)."""
+        assert self.scheduler_pid is not None
+        # an unreaped child keeps its number, so the signal above can hit nobody else
+        _, status = os.waitpid(self.scheduler_pid, 0)
+        self.scheduler_pid = None
+        return os.waitstatus_to_exitcode(status)
 
     def _kill_tree(self) -> NoReturn:
         """End as SGLang does when a child failed: by killing itself, so the status is -9."""
@@ -181,6 +185,8 @@ class Engine:
 
 
 def _server_args(options: Options) -> dict[str, object]:
+    """Settings as logged: SGLang 0.5.23 shows the API key, sparkserve's plugin stars it out."""
+    plugged = light_scheduler.SPEC_VARIABLE in os.environ
     return {
         "model_path": options.model_path,
         "tokenizer_path": options.model_path,
@@ -192,7 +198,7 @@ def _server_args(options: Options) -> dict[str, object]:
         "node_rank": options.rank,
         "context_length": options.context_tokens,
         "max_total_tokens": options.kv_tokens,
-        "api_key": options.api_key,
+        "api_key": "***" if plugged and options.api_key else options.api_key,
     }
 
 

@@ -15,8 +15,9 @@ _BUCKETS_S = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0)
 class Counting:
     """One running request."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, *, streaming: bool) -> None:
         self._metrics = metrics
+        self._streaming = streaming
         self.begin = time.monotonic()
         self.first_s: float | None = None
         self.tokens = 0
@@ -26,7 +27,7 @@ class Counting:
         if self.first_s is None:
             self.first_s = time.monotonic() - self.begin
         self.tokens += 1
-        self._metrics.add_token()
+        self._metrics.add_token(streaming=self._streaming)
 
 
 class Metrics:
@@ -37,22 +38,22 @@ class Metrics:
         self._lock = threading.Lock()
         self._running = 0
         self._prompt_tokens = {False: 0, True: 0}
-        self._generated = 0
+        self._generated = {False: 0, True: 0}
         self._requests = {False: 0, True: 0}
         self._first_s: list[float] = []
         self._whole_s: list[float] = []
         self.throughput = 0.0
         """Tokens per second of the last finished request."""
 
-    def add_token(self) -> None:
+    def add_token(self, *, streaming: bool) -> None:
         """Count one generated token."""
         with self._lock:
-            self._generated += 1
+            self._generated[streaming] += 1
 
     @contextmanager
     def request(self, prompt_tokens: int, *, streaming: bool) -> Iterator[Counting]:
         """Count one request while it runs."""
-        counting = Counting(self)
+        counting = Counting(self, streaming=streaming)
         with self._lock:
             self._running += 1
             self._prompt_tokens[streaming] += prompt_tokens
@@ -72,7 +73,6 @@ class Metrics:
         """Text in Prometheus' format."""
         model = f'model_name="{self._options.served_name}"'
         gauge = f'{{engine_type="unified",{model},moe_ep_rank="0",pp_rank="0",tp_rank="0"}}'
-        plain = f'{{engine_type="unified",{model}}}'
         with self._lock:
             gauges = {
                 "num_running_reqs": self._running,
@@ -86,7 +86,7 @@ class Metrics:
             lines = [text for name, value in gauges.items()
                      for text in _family(name, "gauge", [(gauge, value)])]  # fmt: skip
             lines += _family("prompt_tokens_total", "counter", self._split(self._prompt_tokens))
-            lines += _family("generation_tokens_total", "counter", [(plain, self._generated)])
+            lines += _family("generation_tokens_total", "counter", self._split(self._generated))
             lines += _family("num_requests_total", "counter", self._split(self._requests))
             for name, values in (
                 ("time_to_first_token_seconds", self._first_s),

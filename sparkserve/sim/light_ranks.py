@@ -14,43 +14,71 @@ from sparkserve.sim.light_options import Options
 
 _RETRY_S = 0.05
 _GO = b"go\n"
+_HERE = b"here\n"
 
 
 class MeetingError(Exception):
     """The ranks cannot meet; the message is what the engine would print."""
 
 
-def meet(options: Options) -> list[socket.socket]:
-    """Wait until every rank is there.
+class PeerLost(Exception):
+    """A peer's connection ended."""
 
-    Returns the connections to the peers: all others on rank 0, rank 0 on the others; none for
-    a single node.
+
+class Group:
+    """The ranks that have met; the head (rank 0) is connected to all others, they to it."""
+
+    def __init__(self, peers: list[socket.socket], *, is_head: bool) -> None:
+        self._peers = peers
+        self._is_head = is_head
+
+    def barrier(self) -> None:
+        """Return when every rank has come here, as SGLang's ranks wait for the slowest loader.
+
+        Raises:
+            PeerLost: one never will.
+        """
+        if not self._is_head:
+            self._send(_HERE)
+        for peer in self._peers:
+            self._expect(peer)
+        if self._is_head:
+            self._send(_HERE)
+
+    def wait_for_loss(self) -> None:
+        """Return when a peer's connection ends; never, where there is no peer."""
+        with selectors.DefaultSelector() as selector:
+            for peer in self._peers:
+                selector.register(peer, selectors.EVENT_READ)
+            selector.select()  # outside barriers a peer sends nothing but its end
+
+    def _send(self, message: bytes) -> None:
+        try:
+            for peer in self._peers:
+                peer.sendall(message)
+        except ConnectionError as error:
+            raise PeerLost from error
+
+    def _expect(self, peer: socket.socket) -> None:
+        try:
+            answer = peer.recv(len(_HERE), socket.MSG_WAITALL)
+        except ConnectionError as error:
+            raise PeerLost from error
+        if answer != _HERE:
+            raise PeerLost
+
+
+def meet(options: Options) -> Group:
+    """Wait until every rank is there.
 
     Raises:
         MeetingError: the port is taken, or the ranks disagree about their number.
     """
     if options.dist_address is None or options.nodes == 1:
-        return []
+        return Group([], is_head=True)
     if options.rank == 0:
-        return _gather(options.dist_address, options.nodes)
-    return [_join(options.dist_address, options.rank, options.nodes)]
-
-
-def wait_for_loss(peers: list[socket.socket]) -> None:
-    """Return when a peer's connection ends; a peer never sends anything else."""
-    with selectors.DefaultSelector() as selector:
-        for peer in peers:
-            selector.register(peer, selectors.EVENT_READ)
-        while True:
-            for key, _ in selector.select():
-                connection = key.fileobj
-                assert isinstance(connection, socket.socket)
-                try:
-                    if connection.recv(64):
-                        continue
-                except ConnectionError:
-                    pass  # reset is as much an end as a clean one
-                return
+        return Group(_gather(options.dist_address, options.nodes), is_head=True)
+    return Group([_join(options.dist_address, options.rank, options.nodes)], is_head=False)
 
 
 def _gather(address: tuple[str, int], nodes: int) -> list[socket.socket]:

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from sparkserve.sim import light_ranks
 from sparkserve.sim.light_log import ENGINE_VERSION, Log, raw, scheduler_prefix
@@ -39,9 +39,16 @@ def run(options: Options, pipe: int, parent: int) -> NoReturn:
     _become(options, parent)
     log = Log(scheduler_prefix(options.rank, options.tp))
     try:
-        peers = _init_parallel(options, log)
+        group = _init_parallel(options, log)
         _load(options, log)
+        group.barrier()
+        _make_pool(options, log)
         report(options, role="scheduler")
+        os.write(pipe, READY)
+        group.wait_for_loss()
+        _lose_peer(options, log, pipe)
+    except light_ranks.PeerLost:
+        _lose_peer(options, log, pipe)
     except (light_ranks.MeetingError, LoadError) as error:
         log.line(
             "Scheduler hit an exception: Traceback (most recent call last):\n"
@@ -50,10 +57,6 @@ def run(options: Options, pipe: int, parent: int) -> NoReturn:
         )
         os.kill(parent, signal.SIGQUIT)
         os._exit(1)
-    os.write(pipe, READY)
-    if peers:
-        light_ranks.wait_for_loss(peers)
-        _lose_peer(options, log, pipe)
     threading.Event().wait()
     os._exit(0)
 
@@ -72,7 +75,7 @@ def _become(options: Options, parent: int) -> None:
         os._exit(1)  # it died before we could ask to die with it
 
 
-def _init_parallel(options: Options, log: Log) -> list[Any]:
+def _init_parallel(options: Options, log: Log) -> light_ranks.Group:
     log.line("Init parallel begin.")
     begin = time.monotonic()
     if options.has("hang-in-rendezvous"):
@@ -80,10 +83,10 @@ def _init_parallel(options: Options, log: Log) -> list[Any]:
     interface = os.environ.get("GLOO_SOCKET_IFNAME")
     if options.nodes > 1 and interface and not Path("/sys/class/net", interface).exists():
         raise light_ranks.MeetingError(f"RuntimeError: Unable to find address for: {interface}")
-    peers = light_ranks.meet(options)
+    group = light_ranks.meet(options)
     log.line(f"Init parallel ends. elapsed={time.monotonic() - begin:.2f} s")
     log.line("Memory baseline taken. mem usage=0.00 GB")
-    return peers
+    return group
 
 
 def _load(options: Options, log: Log) -> None:
@@ -106,6 +109,9 @@ def _load(options: Options, log: Log) -> None:
         f"Load weight end. elapsed={load_s:.2f} s, type=LightForCausalLM, "
         "avail mem=60.00 GB, mem usage=50.00 GB."
     )
+
+
+def _make_pool(options: Options, log: Log) -> None:
     log.line(
         f"KV Cache is allocated. dtype: torch.bfloat16, #tokens: {options.kv_tokens}, "
         "K size: 5.00 GB, V size: 5.00 GB"

@@ -196,6 +196,16 @@ def test_the_scheduler_reports_what_it_was_told(start: StartRank, tmp_path: Path
     assert (report.run_id, report.engine, report.told) == ("run-1", "light", spec.agreement)
 
 
+@pytest.mark.parametrize("plugged", [True, False])
+def test_the_log_shows_the_key_only_where_sparkserves_plugin_is_not_in_play(
+    start: StartRank, tmp_path: Path, *, plugged: bool
+) -> None:
+    _, env = write_spec(tmp_path)
+    rank = start("--api-key", "sesame", env=env if plugged else None)
+    rank.wait_ready()
+    assert ("sesame" in rank.log()) != plugged
+
+
 def test_a_refusing_plugin_exits_78_and_reports_why(start: StartRank, tmp_path: Path) -> None:
     spec, env = write_spec(tmp_path)
     rank = start("--light-fault", "refuse-plugin", env=env)
