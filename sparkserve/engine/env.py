@@ -1,6 +1,6 @@
 """Every environment variable that an engine is given, in one place, for all ranks.
 
-Each variable is one field with its name and meaning; ``docs/environment.md`` is generated from
+Each variable is one field with its name and meaning; ``docs/reference/environment.md`` is generated from
 them. Nothing else in sparkserve renders a variable, and no adapter reads one.
 """
 

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict
 class Model(BaseModel):
     """A noun: immutable, and an unknown key is an error rather than silence."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # The text below a field is its documentation; references are generated from it.
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 def canonical_json(value: Any) -> str:

@@ -15,10 +15,13 @@ class Node(Model):
     """One machine; its place in the list is its rank."""
 
     name: str
+    """Short name, as it stands in every message."""
     host: str
     """Address or name for SSH; ``local`` runs commands on this machine without SSH."""
     user: str | None = None
+    """SSH user; none = OpenSSH's choice."""
     port: int = 22
+    """SSH port."""
     fabric_address: str | None = None
     """Address on the fast network; None = the same as ``host``."""
     interface: str | None = None
@@ -34,8 +37,11 @@ class Cluster(Model):
     """The nodes of one fleet, rank 0 first."""
 
     name: str
+    """Equals the file's name."""
     nodes: tuple[Node, ...] = Field(min_length=1, max_length=8)
+    """Rank 0 first."""
     topology: Topology = "switch"
+    """How the fast network is wired."""
     root: str = "~/sparkserve"
     """sparkserve's folder on every node; ``~`` is resolved on the node."""
     identity_file: str | None = None

@@ -26,7 +26,9 @@ class ModelSettings(Model):
     path: str
     """Directory on every node; relative paths lie below ``<root>/checkpoints``."""
     served_name: str
+    """Model name that clients send."""
     repo: str | None = None
+    """Hugging Face repository the checkpoint comes from."""
     revision: str | None = None
     """Pinned commit of the repository the checkpoint came from."""
     external_package: str | None = None
@@ -37,15 +39,18 @@ class EngineSettings(Model):
     """Which engine, which version, how it is started."""
 
     kind: EngineKind = "sglang"
+    """``sglang``, ``vllm``, or ``light``: the simulated engine."""
     version: str | None = None
     """Exact version demanded on every node; None accepts what is installed."""
     runtime: Literal["venv", "container"] = "venv"
+    """How the engine is installed on the nodes."""
     python: str = "venv/bin/python"
     """``venv``: interpreter on the node; relative paths lie below the node's root, and ``this``
     is the interpreter that runs sparkserve (for this machine only)."""
     image: str | None = None
     """``container``: image reference pinned by digest, ``name@sha256:...``."""
     device: Literal["cuda", "cpu"] = "cuda"
+    """``cpu`` only for the demo and tests."""
     shim: str | None = None
     """Folder put on PYTHONPATH; ``cpu`` = the CPU engine's stand-ins; None in production."""
     plugins: tuple[str, ...] = ("sparkserve",)
@@ -68,6 +73,7 @@ class ParallelSettings(Model):
     tp: int = Field(default=1, ge=1, le=8)
     """Tensor-parallel size = number of nodes."""
     ep: int = Field(default=1, ge=1, le=8)
+    """Expert-parallel size; must divide tp."""
 
     @model_validator(mode="after")
     def _ep_divides_tp(self) -> ParallelSettings:
@@ -80,11 +86,15 @@ class ContextSettings(Model):
     """Lengths, batch and memory that the engine is given."""
 
     length_tokens: int | None = Field(default=None, ge=256, le=1_048_576)
+    """Longest request, prompt and answer together; none = the model's own."""
     chunked_prefill_tokens: int | None = Field(default=None, ge=16)
+    """Prompt tokens per prefill step."""
     max_running_requests: int | None = Field(default=None, ge=1)
+    """Requests decoded at once."""
     kv_tokens: int | None = Field(default=None, ge=256)
     """KV pool pin (``--max-total-tokens``)."""
     mem_fraction_static: float | None = Field(default=None, gt=0, lt=1)
+    """Share of memory for weights and KV pool."""
 
     @model_validator(mode="after")
     def _pool_holds_one_context(self) -> ContextSettings:
@@ -100,17 +110,22 @@ class SpeculationSettings(Model):
     """Speculative decoding; algorithm None = off."""
 
     algorithm: Literal["DSPARK"] | None = None
+    """Draft algorithm; none = no speculation."""
     block_tokens: int = Field(default=5, ge=1, le=16)
+    """Draft tokens per step."""
     sps_table: str | None = None
+    """Steps-per-second table, equal on all ranks."""
     sts_table: str | None = None
+    """Confidence table, equal on all ranks."""
 
 
 class EngramSettings(Model):
-    """Where the packed Engram rows lie; directory None = the engine's own tables."""
+    """Where the packed Engram rows lie."""
 
     directory: str | None = None
-    """Relative paths lie below ``<root>/engram``."""
+    """Relative paths lie below ``<root>/engram``; none = the engine's own tables."""
     layout: Literal["columns", "equal", "strided"] = "columns"
+    """Which rank owns which rows; the rows were packed for one layout."""
 
 
 class FabricSettings(Model):
@@ -119,7 +134,9 @@ class FabricSettings(Model):
     bootstrap: Literal["management", "fabric"] = "fabric"
     """Network of the rendezvous, of GLOO and of SGLANG_HOST_IP."""
     dist_port: int = Field(default=20000, ge=1024, le=65535)
+    """Port of rank 0 where the ranks meet."""
     guard_port: int = Field(default=20900, ge=1024, le=65535)
+    """Port of rank 0's guard."""
     hca: tuple[str, ...] = ()
     """RDMA devices for NCCL_IB_HCA; empty = none named."""
     gid_index: int | None = Field(default=None, ge=0, le=255)
@@ -143,11 +160,15 @@ class ServingSettings(Model):
     host: str = "127.0.0.1"
     """Bind address; anything but loopback demands ``api_key_file``."""
     port: int = Field(default=8888, ge=1024, le=65535)
+    """Port of the endpoint, and of each worker's dummy /health."""
     api_key_file: str | None = None
     """File on the controller (mode 0600) that holds the key; ``~`` is expanded."""
     tool_parser: str | None = None
+    """SGLang's tool-call parser."""
     reasoning_parser: str | None = None
+    """SGLang's reasoning parser."""
     metrics: bool = True
+    """Whether the engine serves /metrics."""
 
     @property
     def is_loopback(self) -> bool:
@@ -161,6 +182,7 @@ class LimitSettings(Model):
     no_progress_s: float = Field(default=600, gt=0)
     """Give up when no rank logged, read or computed anything for this long."""
     command_s: float = Field(default=45, gt=0)
+    """Longest time for one command on a node."""
     memory_floor_gib: float = Field(default=0, ge=0)
     """Stop the run when MemAvailable stays below; 0 = no floor."""
     start_memory_gib: float = Field(default=0, ge=0)
@@ -173,9 +195,11 @@ class GateSettings(Model):
     """What proves the endpoint: a question and what a right answer holds."""
 
     prompt: str = "What is the capital of France? Answer in one short sentence."
+    """The question that proves the endpoint."""
     expect: str | None = None
     """Text that the answer must hold, ignoring case; None = any plausible text."""
     max_tokens: int = Field(default=32, ge=1)
+    """Longest answer to it."""
     warmup_requests: int = Field(default=0, ge=0)
     """Size of the warm-up batch after the smoke answer."""
 
@@ -184,7 +208,9 @@ class Profile(Model):
     """One profile, fully resolved."""
 
     name: str
+    """Equals the file's name."""
     summary: str = ""
+    """What it serves, in one line."""
     model: ModelSettings
     engine: EngineSettings = EngineSettings()
     parallel: ParallelSettings = ParallelSettings()

@@ -1,0 +1,35 @@
+"""Generated reference pages equal what the code says now."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_docs", ROOT / "tools/generate_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", sorted(generator().PAGES))
+def test_page_is_up_to_date(name: str) -> None:
+    page = ROOT / "docs" / "reference" / name
+    assert page.read_text() == generator().PAGES[name](), "run python tools/generate_docs.py"
+
+
+def test_every_key_of_a_profile_is_explained() -> None:
+    bare = [
+        line
+        for line in (ROOT / "docs/reference/profile.md").read_text().splitlines()
+        if line.startswith("| `") and line.endswith("|  |")
+    ]
+    assert bare == []
