@@ -46,6 +46,19 @@ def folder() -> Path:
     return config_dir() / "clusters"
 
 
+def path_of(name: str) -> Path:
+    """Where the file of a cluster lies or would lie.
+
+    Raises:
+        ConfigError: the name cannot be a file's name.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"cluster name {name!r}, expected letters, digits, dots, dashes and underscores"
+        )
+    return folder() / f"{name}.toml"
+
+
 def names() -> tuple[str, ...]:
     """Names of the saved clusters, sorted."""
     if not folder().is_dir():
@@ -60,7 +73,7 @@ def load(name: str) -> ClusterFile:
         ConfigError: no such cluster (nearest match and list in the message), or its file is
             wrong (file and key named).
     """
-    path = _path_of(name)
+    path = path_of(name)
     if not path.is_file():
         near = difflib.get_close_matches(name, names(), n=1)
         guess = f" (did you mean {near[0]}?)" if near else ""
@@ -100,7 +113,7 @@ def save(cluster: Cluster, *, overrides: Mapping[str, Any] | None = None) -> Pat
     ]
     if overrides:
         data["overrides"] = dict(overrides)
-    path = _path_of(cluster.name)
+    path = path_of(cluster.name)
     text = f"# Cluster {cluster.name}: nodes in rank order, rank 0 first.\n{emit_toml(data)}"
     save_file(path, text.encode(), mode=0o600)
     return path
@@ -118,7 +131,7 @@ def default_name() -> str | None:
     name = mark.read_text(encoding="utf-8").strip()
     if name not in names():
         raise ConfigError(
-            f"the default cluster {name!r} has no file {_path_of(name)}; "
+            f"the default cluster {name!r} has no file {path_of(name)}; "
             f"there are: {', '.join(names()) or 'none'}",
             hint="sparkserve cluster init --hosts HOST,HOST",
         )
@@ -302,14 +315,6 @@ def _sentence(item: Mapping[str, Any]) -> str:
         return str(item["ctx"]["error"])
     expected = str(item["msg"]).removeprefix("Input should be ")
     return f"{key} = {json.dumps(item['input'], default=str)}, expected {expected}"
-
-
-def _path_of(name: str) -> Path:
-    if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"cluster name {name!r}, expected letters, digits, dots, dashes and underscores"
-        )
-    return folder() / f"{name}.toml"
 
 
 def _default_file() -> Path:
