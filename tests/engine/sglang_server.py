@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,18 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def wait_until(condition: Callable[[], bool], deadline_s: float = 30) -> None:
+    """Poll until the condition holds.
+
+    Raises:
+        AssertionError: it never did.
+    """
+    deadline = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < deadline, f"no such thing within {deadline_s} s"
+        time.sleep(0.05)
+
+
 @dataclass(frozen=True)
 class Rank:
     """What one rank is started with."""
@@ -50,6 +62,8 @@ class Rank:
     rank: int = 0
     world_size: int = 1
     dist_port: int = 0
+    api_key: str | None = None
+    """Handed over in a YAML file of mode 0600."""
     extra_args: Sequence[str] = ()
     extra_env: Mapping[str, str] = field(default_factory=dict)
 
@@ -64,6 +78,8 @@ class Rank:
             argv += ["--tp-size", str(self.world_size), "--nnodes", str(self.world_size)]
             argv += ["--node-rank", str(self.rank)]
             argv += ["--dist-init-addr", f"127.0.0.1:{self.dist_port}"]
+        if self.api_key is not None:
+            argv += ["--config", str(self.work_dir / "secrets.yaml")]
         return [*argv, *self.extra_args]
 
     def environment(self) -> dict[str, str]:
@@ -119,6 +135,7 @@ class Server:
     process: subprocess.Popen[bytes]
     port: int
     work_dir: Path
+    api_key: str | None = None
 
     @property
     def log(self) -> str:
@@ -141,10 +158,11 @@ class Server:
             time.sleep(0.25)
         raise AssertionError(f"not healthy after {START_DEADLINE_S} s\n{self.log[-4000:]}")
 
-    def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None):
-        """Send JSON and return the JSON answer."""
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Send JSON, with the key where there is one, and return the JSON answer."""
         url = f"http://127.0.0.1:{self.port}{path}"
-        answer = httpx.post(url, json=body, headers=dict(headers or {}), timeout=180)
+        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        answer = httpx.post(url, json=body, headers=headers, timeout=180)
         answer.raise_for_status()
         return answer.json()
 
@@ -190,6 +208,10 @@ def start(rank: Rank) -> Server:
     if rank.engram_dir is not None:
         spec_file.write_text(rank.spec(port).model_dump_json())
         env["SPARKSERVE_ENGINE_SPEC"] = str(spec_file)
+    if rank.api_key is not None:
+        secrets = rank.work_dir / "secrets.yaml"
+        secrets.touch(mode=0o600)
+        secrets.write_text(f"api-key: {json.dumps(rank.api_key)}\n")
     with (rank.work_dir / "engine.log").open("wb") as log:
         process = subprocess.Popen(
             rank.argv(port),
@@ -200,7 +222,7 @@ def start(rank: Rank) -> Server:
             cwd=rank.work_dir,
             start_new_session=True,
         )
-    return Server(process, port, rank.work_dir)
+    return Server(process, port, rank.work_dir, rank.api_key)
 
 
 def stop(server: Server) -> None:

@@ -1,0 +1,25 @@
+"""The demo model with real weights: right answers, and every token reads Engram rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.engine.sglang_server import Rank, serving, wait_until
+
+pytestmark = pytest.mark.engine
+
+
+def test_the_demo_model_answers_rightly_while_its_rows_come_from_files(
+    smollm2_root: Path, tmp_path: Path
+) -> None:
+    name = "smollm2-135m-engram"
+    rank = Rank(smollm2_root / "checkpoints" / name, tmp_path, smollm2_root / "engram" / name)
+    with serving(rank) as server:
+        assert "Paris" in server.chat("What is the capital of France?")
+        wait_until(lambda: all(layer["rows_read"] for layer in server.engram_layers()))
+        layers = server.engram_layers()
+        assert [layer["layer"] for layer in layers] == [0, 1]
+        # Six columns a token: at the least the question's and the answer's tokens.
+        assert all(layer["ids"] > 6 * 20 for layer in layers)
