@@ -40,6 +40,8 @@ class Settings:
     mode: Mode = "human"
     color: bool = True
     """Whether colour is welcome at all; a stream that is no terminal gets none anyway."""
+    moving: bool = True
+    """Whether the terminal can redraw lines."""
     verbosity: int = 0
     """1 = every step and check, 2 = engine logs too."""
     width: int | None = None
@@ -62,6 +64,12 @@ class Console:
         self._stderr = stderr or sys.stderr
         self._stdin = stdin or sys.stdin
         self._lock = threading.RLock()
+        self._broken: dict[TextIO, OSError] = {}
+
+    @property
+    def lost_results(self) -> OSError | None:
+        """Why results could not be written (a closed pipe, a full disk), or None."""
+        return self._broken.get(self._stdout)
 
     @property
     def mode(self) -> Mode:
@@ -81,7 +89,7 @@ class Console:
     @property
     def is_live(self) -> bool:
         """Whether progress may move on the screen."""
-        return self.mode == "human" and self._stderr.isatty()
+        return self.mode == "human" and self.settings.moving and self._stderr.isatty()
 
     @property
     def is_colored(self) -> bool:
@@ -111,6 +119,10 @@ class Console:
         """Write result lines for people."""
         if self.mode == "human":
             self._put_lines(self._stdout, lines)
+
+    def result_lines(self, lines: Iterable[Line]) -> None:
+        """Write result lines whatever the mode: they are what a script asked for, too."""
+        self._put_lines(self._stdout, lines)
 
     def say(self, lines: Iterable[Line]) -> None:
         """Write progress lines for people."""
@@ -175,10 +187,16 @@ class Console:
         self._put(stream, "".join(f"{one.ansi if colored else one.plain}\n" for one in lines))
 
     def _put(self, stream: TextIO, text: str) -> None:
+        """Write, or remember why not: an observer must not end a launch because a pipe closed."""
         with self._lock:
+            if stream in self._broken:
+                return
             try:
-                stream.write(text)
-            except UnicodeEncodeError:
-                encoding = stream.encoding or "ascii"
-                stream.write(text.encode(encoding, "replace").decode(encoding))
-            stream.flush()
+                try:
+                    stream.write(text)
+                except UnicodeEncodeError:
+                    encoding = stream.encoding or "ascii"
+                    stream.write(text.encode(encoding, "replace").decode(encoding))
+                stream.flush()
+            except OSError as error:
+                self._broken[stream] = error

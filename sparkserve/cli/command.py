@@ -1,0 +1,149 @@
+"""How a function becomes a command: option groups, examples, errors to exit codes, help pages."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, get_type_hints
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from sparkserve.cli.errors import reporting
+from sparkserve.cli.options import HOW, WHAT, WHERE, OptionGroup, OutputOptions
+from sparkserve.report.console import Console
+
+Function = Callable[..., int | None]
+_PANELS = ("Arguments", "Options", WHAT, WHERE, HOW)
+_NAMES_WIDTH = 30
+_LAST = ("completion", "version")
+
+
+class HelpfulCommand(TyperCommand):
+    """A command whose help page groups the options and ends in examples."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, then options under the titles of their groups, all in one column."""
+        panels: dict[str, list[tuple[str, str]]] = {title: [] for title in _PANELS}
+        for param in self.get_params(ctx):
+            if param.param_type_name == "argument":
+                title, names = "Arguments", param.metavar or param.name
+            elif param.name == "help":
+                title, names = HOW, _names(param)
+            else:
+                title, names = getattr(param, "rich_help_panel", None) or "Options", _names(param)
+            panels[title].append((names, getattr(param, "help", None) or ""))
+        longest = max((len(names) for rows in panels.values() for names, _ in rows), default=0)
+        width = min(longest, _NAMES_WIDTH)
+        for title, rows in panels.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl([(f"{names:<{width}}", told) for names, told in rows])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples as they are."""
+        _write_epilog(self.epilog, formatter)
+
+
+class HelpfulGroup(TyperGroup):
+    """A group whose help page ends in the flow and examples."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Commands in the order of their registration, those about sparkserve itself last."""
+        return sorted(super().list_commands(ctx), key=lambda name: name in _LAST)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples as they are."""
+        _write_epilog(self.epilog, formatter)
+
+
+def command(
+    app: typer.Typer, name: str, *, examples: Sequence[str], ndjson: bool = False
+) -> Callable[[Function], Function]:
+    """Add a function as a command.
+
+    Parameters of the function that are option groups are spread into single options; one of
+    type Console gets the sink that the output options describe. Its return value is the exit
+    code, None = 0. Errors are shown and become exit codes here.
+
+    ndjson: with ``--json`` it writes a line per event, so an error is such a line too.
+    """
+
+    def add(function: Function) -> Function:
+        groups, signature = _spread(function)
+
+        @functools.wraps(function)
+        def run(**values: Any) -> None:
+            output = OutputOptions(**_taken(OutputOptions, values))
+            with reporting(output, ndjson=ndjson) as console:
+                given: dict[str, Any] = {
+                    name: console if kind is Console else kind(**_taken(kind, values))
+                    for name, kind in groups.items()
+                }
+                code = function(**given, **values)
+            if code:
+                raise typer.Exit(code)
+
+        del run.__wrapped__
+        run.__signature__ = signature  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        epilog = "\n".join(["Examples:", *(f"  {example}" for example in examples)])
+        app.command(name, cls=HelpfulCommand, epilog=epilog)(run)
+        return function
+
+    return add
+
+
+def show_help(ctx: typer.Context) -> None:
+    """What a group does when no command of it is named: its help page, and nothing is wrong."""
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+def _spread(function: Function) -> tuple[dict[str, type[Any]], inspect.Signature]:
+    """The function's groups by parameter, and the signature with their fields in their place."""
+    hints = get_type_hints(function, include_extras=True)
+    groups: dict[str, type[Any]] = {}
+    spread: list[inspect.Parameter] = []
+    for parameter in inspect.signature(function).parameters.values():
+        kind = hints[parameter.name]
+        if kind is Console or (isinstance(kind, type) and issubclass(kind, OptionGroup)):
+            groups[parameter.name] = kind
+            spread += _fields(OutputOptions if kind is Console else kind)
+        else:
+            spread.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=kind))
+    return groups, inspect.Signature(spread)
+
+
+def _fields(group: type[Any]) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )
+        for field in dataclasses.fields(group)
+    ]
+
+
+def _taken(group: type[Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Take a group's values out of all values."""
+    return {field.name: values.pop(field.name) for field in dataclasses.fields(group)}
+
+
+def _names(param: Any) -> str:
+    """``-c, --cluster NAME``."""
+    names = sorted([*param.opts, *param.secondary_opts], key=lambda name: name.startswith("--"))
+    takes_value = not getattr(param, "is_flag", False) and not getattr(param, "count", False)
+    metavar = f" {param.metavar or 'VALUE'}" if takes_value else ""
+    return ", ".join(names) + metavar
+
+
+def _write_epilog(epilog: str | None, formatter: Any) -> None:
+    if epilog:
+        formatter.write(f"\n{epilog}\n")

@@ -1,0 +1,90 @@
+"""Ctrl-C in two stages: the first lets the command clean up or detach, the second ends at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from sparkserve.errors import ExitCode
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SAME_PRESS_S = 0.3
+"""A wrapper such as make hands on a signal that the terminal sent us already."""
+_SHOW_CURSOR = "\x1b[?25h"
+
+
+class _Stages:
+    """What has been pressed so far, and what the stages do."""
+
+    def __init__(self) -> None:
+        self.first_at_s: float | None = None
+        self.detach: Callable[[], None] | None = None
+        """Called at the first press in place of raising KeyboardInterrupt."""
+        self.farewell = "interrupted"
+        """What the second press says."""
+
+    def handle(self, _number: int, _frame: FrameType | None) -> None:
+        now_s = time.monotonic()
+        if self.first_at_s is None:
+            self.first_at_s = now_s
+            if self.detach is None:
+                raise KeyboardInterrupt
+            self.detach()
+        elif now_s - self.first_at_s > _SAME_PRESS_S:
+            cursor = _SHOW_CURSOR if sys.stderr.isatty() else ""
+            # Locks may be held: only a bare write is safe here.
+            os.write(2, f"\n{cursor}{self.farewell}\n".encode())
+            os._exit(int(ExitCode.INTERRUPTED))
+
+
+_stages = _Stages()
+
+
+@contextlib.contextmanager
+def second_ends_at_once() -> Iterator[None]:
+    """Handle SIGINT and SIGTERM alike for the time of one command.
+
+    The first raises KeyboardInterrupt, or calls what ``detaching`` was given.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    global _stages
+    _stages = _Stages()
+    old = {number: signal.signal(number, _stages.handle) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def say_at_second(farewell: str) -> None:
+    """What the second Ctrl-C says before it ends the process: the command that cleans up."""
+    _stages.farewell = farewell
+
+
+@contextlib.contextmanager
+def detaching(detach: Callable[[], None]) -> Iterator[None]:
+    """For this time the first Ctrl-C only calls ``detach``; it must not block."""
+    _stages.detach = detach
+    try:
+        yield
+    finally:
+        _stages.detach = None
+
+
+def was_interrupted() -> bool:
+    """Whether Ctrl-C was pressed during this command."""
+    return _stages.first_at_s is not None
+
+
+def forget() -> None:
+    """Begin anew: the next Ctrl-C is a first one (after an interrupted answer of a chat)."""
+    _stages.first_at_s = None

@@ -1,0 +1,77 @@
+"""The application: all commands under one name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from sparkserve import __version__
+from sparkserve.cli import chat, cluster, completion, launch, logs, profile, status, stop, version
+from sparkserve.cli.command import HelpfulGroup, show_help
+
+_PROGRAM = "sparkserve"
+_EPILOG = """\
+The flow:
+  sparkserve cluster init lab --hosts spark1,spark2 --default   who the nodes are
+  sparkserve launch --dry-run                                   what would happen
+  sparkserve launch                                             until it has answered
+  sparkserve chat 'What is the capital of France?'              talk to it
+  sparkserve status                                             every rank, now
+  sparkserve stop                                               end it on every node
+
+Without --cluster or --hosts the default cluster is meant, else this machine.
+Exit codes: 0 ok, 1 findings, 2 usage, 3 unreachable, 4 hardware, 5 memory,
+6 not ready, 7 gate, 70 bug, 130 interrupted."""
+
+app = typer.Typer(
+    name=_PROGRAM,
+    cls=HelpfulGroup,
+    help="Serve frontier models on one to eight NVIDIA DGX Sparks.",
+    epilog=_EPILOG,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"{_PROGRAM} {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    ctx: typer.Context,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and leave."
+        ),
+    ] = False,
+) -> None:
+    show_help(ctx)
+
+
+launch.add_to(app)
+status.add_to(app)
+logs.add_to(app)
+chat.add_to(app)
+stop.add_to(app)
+app.add_typer(profile.app, name="profile")
+app.add_typer(cluster.app, name="cluster")
+completion.add_to(app)
+version.add_to(app)
+
+
+def main() -> None:
+    """Run the command line; ends the process with the exit code."""
+    completion.prepare()
+    app(prog_name=_PROGRAM)
+
+
+if __name__ == "__main__":
+    main()
