@@ -1,0 +1,53 @@
+# Two commands do all their own set-up: `make demo` and `make test`. See `make help`.
+.PHONY: help setup engine demo demo-stop test lint format bench-cli clean
+
+SETUP = sh tools/python.sh tools/setup.py
+VENV = .venv/bin
+# Further arguments for pytest, such as: make test ARGS="-m 'not engine' -k shard"
+ARGS =
+
+help:
+	@echo "make demo       serve the demo model with a real SGLang on this machine, and ask it"
+	@echo "make demo-stop  end that"
+	@echo "make test       all tests (as root also the simulated cluster)"
+	@echo "make lint       ruff, formatting, mypy"
+	@echo "make format     let ruff mend what it can"
+	@echo "make bench-cli  how long the command line takes to start"
+	@echo "make setup      the environment in .venv alone"
+	@echo "make engine     .venv and a real SGLang for the CPU"
+	@echo "make clean      remove .venv and everything that was downloaded or built"
+
+setup:
+	@$(SETUP) dev
+
+engine:
+	@$(SETUP) engine
+
+demo:
+	@$(SETUP) engine weights
+	@$(VENV)/python tools/demo.py start
+
+demo-stop:
+	@$(VENV)/python tools/demo.py stop
+
+test:
+	@$(SETUP) engine weights testbed
+	@$(VENV)/python -m pytest $(ARGS)
+
+lint:
+	@$(SETUP) dev
+	$(VENV)/ruff check .
+	$(VENV)/ruff format --check .
+	$(VENV)/mypy
+
+format:
+	@$(SETUP) dev
+	$(VENV)/ruff check --fix .
+	$(VENV)/ruff format .
+
+bench-cli:
+	@$(SETUP) dev
+	@$(VENV)/python tools/bench_cli.py
+
+clean:
+	rm -rf .venv .cache .demo native/build

@@ -1,0 +1,18 @@
+// Errors on their way to the C interface: a number for the program, a sentence for the person.
+
+#ifndef SPARKSERVE_NATIVE_ERROR_H_
+#define SPARKSERVE_NATIVE_ERROR_H_
+
+#include <string_view>
+
+namespace sparkserve {
+
+// Remember "<subject>: <reason>" for this thread and return -number.
+int Fail(int number, std::string_view subject, std::string_view reason) noexcept;
+
+// The same with the system's own words for `number`.
+int FailWithErrno(int number, std::string_view subject) noexcept;
+
+}  // namespace sparkserve
+
+#endif  // SPARKSERVE_NATIVE_ERROR_H_
