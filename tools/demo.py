@@ -1,4 +1,4 @@
-"""`make demo` and `make demo-stop`: the main job on this machine, with the command line's own verbs.
+"""`make demo` and `make demo-stop`: the main job on this machine, by the command line's own verbs.
 
 usage: demo.py {start|stop}
 """
