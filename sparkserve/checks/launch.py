@@ -170,6 +170,11 @@ def _ports(scene: Scene) -> Iterator[Judgement]:
         if isinstance(ports, Unobserved):
             yield unknown(node, ports)
             continue
+        holder = runtime.HOLDER.read(facts)
+        if not isinstance(holder, Unobserved) and holder.run_id is not None:
+            # Its ports are taken because it serves; NODE.IDLE says so once.
+            yield Judgement(node, "skipped", observed=f"run {holder.run_id} holds the node")
+            continue
         wanted = {"serving.port": profile.serving.port}
         if rank == 0 and len(scene.cluster.nodes) > 1:
             wanted["fabric.dist_port"] = profile.fabric.dist_port

@@ -238,6 +238,7 @@ class WorkerLink:
     _channel: Channel | None = None
     _stop: Stop | None = None
     _told: bool = False
+    _met: bool = False
     _task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -253,7 +254,12 @@ class WorkerLink:
             await self._tell(self._channel, stop)
 
     async def linger(self, limit_s: float) -> None:
-        """Keep trying to tell rank 0 until the time is over, then close."""
+        """Keep trying to tell rank 0 until the time is over, then close.
+
+        An asked-for stop before rank 0 was ever met is not waited for: who asked stops it too.
+        """
+        if self._stop is not None and not self._stop.failed and not self._met:
+            limit_s = 0
         deadline = asyncio.get_running_loop().time() + limit_s
         while not self._told and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(_RETRY_S)
@@ -273,6 +279,7 @@ class WorkerLink:
                     return
                 await asyncio.sleep(_RETRY_S)
                 continue
+            self._met = True
             if self._stop is not None and not self._told:
                 await self._tell(self._channel, self._stop)
             reason = await watch(

@@ -30,13 +30,16 @@ class Finished:
     stderr: str
 
     @property
+    def error(self) -> str:
+        """The error as the command told it: on stderr, or in the last event with --json."""
+        last = self.events[-1] if self.stdout.startswith("{") else {}
+        told = last.get("data", {}).get("error", {}) if last.get("kind") == "result" else {}
+        return self.stderr + "\n".join(str(told.get(key) or "") for key in ("message", "hint"))
+
+    @property
     def events(self) -> list[dict[str, Any]]:
         """The NDJSON lines of stdout."""
         return [json.loads(line) for line in self.stdout.splitlines() if line.startswith("{")]
-
-    @property
-    def document(self) -> Any:
-        return json.loads(self.stdout)
 
 
 @dataclass
@@ -158,6 +161,13 @@ class Fleet:
         """Launch the light engine on the first nodes and wait for the end of the command."""
         profile = self.profile(ranks, *faults, **sections)
         return self.run("launch", "--cluster", "fleet", "--profile", profile, "--json")
+
+    def status(self) -> dict[str, Any]:
+        """What `sparkserve status --json` says of the newest run."""
+        asked = self.run("status", "--json")
+        assert asked.code in (0, 1), asked.stderr
+        found: dict[str, Any] = json.loads(asked.stdout)["status"]
+        return found
 
     def engine_processes(self) -> dict[str, list[str]]:
         """Processes of ours on the nodes: node name -> command lines (empty nodes left out)."""

@@ -18,7 +18,7 @@ class TestBeforeAnythingStarts:
         fleet.nodes[1].stop()
         ended = fleet.launch(3)
         assert ended.code == 3
-        assert "spark2" in ended.stderr
+        assert "spark2" in ended.error
         assert fleet.engine_processes() == {}
         absent = fleet.nodes[0].inside(["ls", "/home/spark/sparkserve"], check=False)
         assert absent.returncode != 0
@@ -28,29 +28,29 @@ class TestBeforeAnythingStarts:
         with fleet.nodes[2].reject_ssh():
             ended = fleet.launch(3)
         assert ended.code == 3
-        assert "spark1" in ended.stderr
-        assert "spark3" in ended.stderr
+        assert "spark1" in ended.error
+        assert "spark3" in ended.error
 
     def test_changed_host_key_is_refused_with_both_fingerprints(self, fleet: Fleet) -> None:
         with fleet.nodes[1].replace_host_key():
             ended = fleet.launch(2)
         assert ended.code == 3
-        assert "spark2" in ended.stderr
-        assert ended.stderr.count("SHA256:") == 2
-        assert "cluster trust" in ended.stderr
+        assert "spark2" in ended.error
+        assert ended.error.count("SHA256:") == 2
+        assert "cluster trust" in ended.error
 
     def test_unknown_host_key_is_refused_with_its_fingerprint(self, fleet: Fleet) -> None:
         (config_dir() / "known_hosts").write_text("")
         ended = fleet.launch(2)
         assert ended.code == 3
-        assert "SHA256:" in ended.stderr
-        assert "cluster trust" in ended.stderr
+        assert "SHA256:" in ended.error
+        assert "cluster trust" in ended.error
 
     def test_refused_key_is_an_authentication_failure(self, fleet: Fleet) -> None:
         fleet.nodes[0].write("/home/spark/.ssh/authorized_keys", "")
         ended = fleet.launch(1)
         assert ended.code == 3
-        assert "spark1" in ended.stderr
+        assert "spark1" in ended.error
 
     def test_busy_port_names_port_node_and_key(self, fleet: Fleet) -> None:
         listener = (
@@ -61,20 +61,20 @@ class TestBeforeAnythingStarts:
         )
         ended = fleet.launch(1)
         assert ended.code == 2
-        assert "port 8888 (serving.port) is in use" in ended.stderr
-        assert "spark1" in ended.stderr
+        assert "port 8888 (serving.port) is in use" in ended.error
+        assert "spark1" in ended.error
 
     def test_too_little_memory_ends_with_5(self, fleet: Fleet) -> None:
         fleet.nodes[1].set_fact(mem_available_kib=10 * 1024 * 1024)
         ended = fleet.launch(2, limits={"start_memory_gib": 100})
         assert ended.code == 5
-        assert "spark2: MemAvailable 10.0 GiB, expected at least 100.0 GiB" in ended.stderr
+        assert "spark2: MemAvailable 10.0 GiB, expected at least 100.0 GiB" in ended.error
 
     def test_full_disk_ends_with_4_and_names_the_node(self, fleet: Fleet) -> None:
         with fleet.nodes[1].fill("/home/spark", leave_kib=1024):
             ended = fleet.launch(2)
         assert ended.code == 4
-        assert "spark2" in ended.stderr
+        assert "spark2" in ended.error
         assert fleet.engine_processes() == {}
 
     def test_disk_that_fills_while_specs_are_written_stops_the_launch(self, fleet: Fleet) -> None:
@@ -89,14 +89,14 @@ class TestBeforeAnythingStarts:
         with node.fill("/mnt/nvme"):
             ended = fleet.launch(2)
         assert ended.code == 6
-        assert "spark2" in ended.stderr
-        assert "no space left" in ended.stderr.lower()
+        assert "spark2" in ended.error
+        assert "no space left" in ended.error.lower()
         assert fleet.engine_processes() == {}
 
     def test_missing_model_ends_with_4(self, fleet: Fleet) -> None:
         ended = fleet.launch(2, engine={"kind": "sglang", "extra_args": []})
         assert ended.code == 4
-        assert "no directory /home/spark/sparkserve/checkpoints/none" in ended.stderr
+        assert "no directory /home/spark/sparkserve/checkpoints/none" in ended.error
 
     def test_truncated_shard_shows_both_sizes(self, fleet: Fleet) -> None:
         header = json.dumps({"w": {"dtype": "U8", "shape": [64], "data_offsets": [0, 64]}})
@@ -111,12 +111,12 @@ class TestBeforeAnythingStarts:
         ended = fleet.launch(2, engine={"kind": "sglang", "extra_args": []})
         assert ended.code == 4
         declared = 8 + len(header) + 64
-        assert f"its header declares {declared}" in ended.stderr
+        assert f"its header declares {declared}" in ended.error
 
     def test_missing_interpreter_ends_with_4(self, fleet: Fleet) -> None:
         ended = fleet.launch(1, engine={"python": "venv/bin/python"})
         assert ended.code == 4
-        assert "/home/spark/sparkserve/venv/bin/python" in ended.stderr
+        assert "/home/spark/sparkserve/venv/bin/python" in ended.error
 
 
 class TestWhileStarting:
@@ -126,41 +126,41 @@ class TestWhileStarting:
     ) -> None:
         ended = fleet.launch(3, f"crash-at-import@{rank}")
         assert ended.code == 6
-        assert f"rank {rank} on spark{rank + 1}" in ended.stderr
-        assert "Error" in ended.stderr
+        assert f"rank {rank} on spark{rank + 1}" in ended.error
+        assert "Error" in ended.error
         fleet.wait_silent()
 
     def test_engine_that_crashes_while_loading_stops_the_others(self, fleet: Fleet) -> None:
         ended = fleet.launch(3, "crash-while-loading@2")
         assert ended.code == 6
-        assert "rank 2 on spark3" in ended.stderr
+        assert "rank 2 on spark3" in ended.error
         fleet.wait_silent()
 
     def test_refusing_plugin_is_told_with_its_reason(self, fleet: Fleet) -> None:
         ended = fleet.launch(2, "refuse-plugin@1")
         assert ended.code == 6
-        assert "rank 1" in ended.stderr
-        assert "refused" in ended.stderr
+        assert "rank 1" in ended.error
+        assert "refused" in ended.error
         fleet.wait_silent()
 
     def test_rank_that_was_told_something_else_is_named(self, fleet: Fleet) -> None:
         ended = fleet.launch(2, "wrong-report@1")
         assert ended.code == 6
-        assert "rank 1 read another spec" in ended.stderr
+        assert "rank 1 read another spec" in ended.error
         fleet.wait_silent()
 
     @pytest.mark.parametrize("fault", ["garbage-answer", "empty-answer"])
     def test_endpoint_that_answers_nonsense_is_not_ready(self, fleet: Fleet, fault: str) -> None:
         ended = fleet.launch(1, fault)
         assert ended.code == 6
-        assert "rank 0 answered" in ended.stderr
+        assert "rank 0 answered" in ended.error
         fleet.wait_silent()
 
     def test_wrong_answer_is_not_ready_and_both_are_shown(self, fleet: Fleet) -> None:
         ended = fleet.launch(1, gate={"expect": "Atlantis"})
         assert ended.code == 6
-        assert "Paris" in ended.stderr
-        assert "'Atlantis'" in ended.stderr
+        assert "Paris" in ended.error
+        assert "'Atlantis'" in ended.error
         fleet.wait_silent()
 
     @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ class TestWhileStarting:
     def test_engine_that_stops_moving_is_given_up(self, fleet: Fleet, fault: str) -> None:
         ended = fleet.launch(2, fault, limits={"no_progress_s": 4})
         assert ended.code == 6
-        assert "no rank logged or read anything" in ended.stderr
+        assert "no rank logged or read anything" in ended.error
         fleet.wait_silent()
 
     def test_node_that_loses_power_ends_the_launch(self, fleet: Fleet) -> None:
@@ -181,7 +181,7 @@ class TestWhileStarting:
         fleet.nodes[1].power_off()
         ended = launch.finish()
         assert ended.code == 6
-        assert "rank 1 on spark2" in ended.stderr
+        assert "rank 1 on spark2" in ended.error
         fleet.wait_silent(fleet.nodes[0], fleet.nodes[2])
 
     def test_engine_that_ignores_sigterm_and_leaves_orphans_is_ended(self, fleet: Fleet) -> None:
@@ -196,7 +196,7 @@ class TestWhileServing:
         fleet.nodes[2].stop()
         ended = fleet.run("stop")
         assert ended.code == 3
-        assert "spark3" in ended.stderr + ended.stdout
+        assert "spark3" in ended.error + ended.stdout
         fleet.wait_silent(*fleet.nodes[:2])
 
     def test_foreign_process_that_looks_alike_survives_a_stop(self, fleet: Fleet) -> None:
@@ -216,7 +216,7 @@ class TestWhileServing:
         key_file.touch(mode=0o600)
         key_file.write_text(key)
         launched = fleet.launch(2, serving={"api_key_file": str(key_file)})
-        assert launched.code == 0, launched.stderr
+        assert launched.code == 0, launched.error
         assert key not in launched.stdout + launched.stderr
         for commands in fleet.engine_processes().values():
             assert not any(key in command for command in commands)
@@ -239,4 +239,4 @@ class TestWhileServing:
         key_file.chmod(0o644)
         ended = fleet.launch(1, serving={"api_key_file": str(key_file)})
         assert ended.code == 2
-        assert "has mode 0644, expected 0600" in ended.stderr
+        assert "has mode 0644, expected 0600" in ended.error

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.testbed
 
 def test_four_nodes_serve_answer_tell_and_stop(fleet: Fleet) -> None:
     launched = fleet.launch(4)
-    assert launched.code == 0, launched.stderr
+    assert launched.code == 0, launched.error
     assert {name: len(found) >= 2 for name, found in fleet.engine_processes().items()} == {
         f"spark{n}": True for n in (1, 2, 3, 4)
     }
-    status = fleet.run("status", "--json").document
+    status = fleet.status()
     assert (status["outcome"], status["healthy"]) == ("serving", True)
     assert [(r["rank"], r["node"], r["state"]) for r in status["ranks"]] == [
         (rank, f"spark{rank + 1}", "running") for rank in range(4)
@@ -28,11 +28,11 @@ def test_four_nodes_serve_answer_tell_and_stop(fleet: Fleet) -> None:
     assert "42" in chat.stdout
     logs = fleet.run("logs", "spark3", "--json")
     assert {event["node"] for event in logs.events} == {"spark3"}
-    assert any("Load weight end" in event["message"] for event in logs.events)
+    assert any("Load weight end" in event["line"] for event in logs.events)
     stopped = fleet.run("stop", "--json")
     assert stopped.code == 0, stopped.stderr
     assert fleet.engine_processes() == {}
-    assert fleet.run("status", "--json").document["outcome"] == "stopped"
+    assert fleet.status()["outcome"] == "stopped"
     assert fleet.run("stop").code == 0
 
 
@@ -75,7 +75,7 @@ def test_killed_rank_stops_all_within_two_seconds_and_is_named(fleet: Fleet) -> 
     ends = [state["at_s"] for state in states]
     # The requirement itself, by the machine's one clock: all ranks ended within two seconds.
     assert max(ends) - min(ends) < 2.0
-    status = fleet.run("status", "--json").document
+    status = fleet.status()
     assert status["outcome"] == "failed"
     assert "engine killed by SIGKILL" in status["ranks"][2]["reason"]
 
@@ -97,7 +97,7 @@ def test_node_that_loses_power_stops_the_others_within_ten_seconds(fleet: Fleet)
         assert state["state"] == "failed"
         assert state["origin_rank"] == 3
         assert state["at_s"] != before[n]
-    status = fleet.run("status", "--json").document
+    status = fleet.status()
     assert status["ranks"][3]["state"] == "unreachable"
 
 
@@ -132,11 +132,11 @@ def test_second_launch_is_refused_and_ensure_takes_the_first_up(fleet: Fleet) ->
     first.finish()
     again = fleet.run(*arguments)
     assert again.code == 2
-    assert "serves run" in again.stderr
-    assert "--ensure" in again.stderr
+    assert "serves run" in again.error
+    assert "--ensure" in again.error
     taken = fleet.run(*arguments, "--ensure")
-    assert taken.code == 0, taken.stderr
-    assert fleet.run("status", "--json").document["outcome"] == "serving"
+    assert taken.code == 0, taken.error
+    assert fleet.status()["outcome"] == "serving"
     assert fleet.run(*arguments, "--ensure").code == 0
     fleet.run("stop")
     fleet.wait_silent()
@@ -148,7 +148,7 @@ def test_two_launches_at_once_give_one_run(fleet: Fleet) -> None:
     both = [fleet.start(*arguments), fleet.start(*arguments)]
     codes = sorted(running.finish().code for running in both)
     assert codes == [0, 2]
-    assert fleet.run("status", "--json").document["outcome"] == "serving"
+    assert fleet.status()["outcome"] == "serving"
     fleet.run("stop")
     fleet.wait_silent()
 
@@ -160,7 +160,7 @@ def test_stop_while_launching_ends_the_launch_too(fleet: Fleet) -> None:
     assert fleet.run("stop").code == 0
     ended = launch.finish()
     assert ended.code == 6
-    assert "stopped on request" in ended.stderr
+    assert "stopped on request" in ended.error
     fleet.wait_silent()
 
 
