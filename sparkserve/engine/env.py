@@ -1,7 +1,8 @@
 """Every environment variable that an engine is given, in one place, for all ranks.
 
-Each variable is one field with its name and meaning; ``docs/reference/environment.md`` is generated from
-them. Nothing else in sparkserve renders a variable, and no adapter reads one.
+Each variable is one field with its name and meaning, from which
+``docs/reference/environment.md`` is generated. Nothing else in sparkserve renders a variable, and
+no adapter reads one.
 """
 
 from __future__ import annotations

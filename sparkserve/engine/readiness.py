@@ -13,14 +13,14 @@ PHASES: tuple[Phase, ...] = (
 
 # Log lines of SGLang 0.5.21 and 0.5.23, read in their sources and seen on the CPU engine.
 _MARKS: tuple[tuple[re.Pattern[str], Phase], ...] = (
-    (re.compile(r"Init torch distributed begin"), "rendezvous"),
+    (re.compile(r"Init (?:torch distributed|parallel) begin"), "rendezvous"),
     (re.compile(r"Load weight begin"), "weights"),
     (re.compile(r"Load weight end"), "memory pool"),
     (re.compile(r"Capture .*(?:CUDA|cuda) graph begin"), "graphs"),
     (re.compile(r"Uvicorn running on|Application startup complete"), "warm-up"),
     (re.compile(r"The server is fired up and ready to roll"), "serving"),
 )
-_LOADED = re.compile(r"checkpoint shards:\s+(\d+)% Completed \| (\d+)/(\d+)")
+_LOADED = re.compile(r"shards:\s+(\d+)% Completed \| (\d+)/(\d+)")
 _KV_TOKENS = re.compile(r"max_total_num_tokens=(\d+)")
 
 

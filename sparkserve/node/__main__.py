@@ -27,6 +27,8 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("--run-dir", type=Path, required=True)
+        if name == "stop":
+            command.add_argument("--now", action="store_true", help="do not drain requests")
     command = commands.add_parser("runs", help="list the runs of a root as JSON")
     command.add_argument("--root", type=Path, required=True)
     return parser
@@ -65,7 +67,7 @@ def _run(options: argparse.Namespace) -> None:
             if options.command == "runs":
                 answer = control.runs(options.root)
             elif options.command == "stop":
-                answer = control.stop(options.run_dir)
+                answer = control.stop(options.run_dir, gentle=not options.now)
             else:
                 answer = control.status(options.run_dir)
             sys.stdout.write(json.dumps(answer) + "\n")

@@ -39,8 +39,10 @@ def last_line(run_dir: Path, *, window_bytes: int = 8192) -> str:
     return next((line for line in reversed(lines) if line.strip()), "")
 
 
-def stop(run_dir: Path) -> dict[str, Any]:
+def stop(run_dir: Path, *, gentle: bool = True) -> dict[str, Any]:
     """End a run on this node through its guard, or directly where the guard is gone.
+
+    gentle: running requests may finish.
 
     Only processes that descend from the guard or carry the run's engine.json are touched.
 
@@ -50,7 +52,7 @@ def stop(run_dir: Path) -> dict[str, Any]:
     state = read_json(run_dir / STATE)
     was = state["state"] if isinstance(state, dict) else "absent"
     if isinstance(state, dict) and follow.guard_lives(state):
-        os.kill(int(state["guard_pid"]), signal.SIGTERM)
+        os.kill(int(state["guard_pid"]), signal.SIGTERM if gentle else signal.SIGINT)
         _await_end(run_dir)
     left = processes.carrying(str(run_dir / SPEC))
     survivors = processes.end(left, grace_s=1.0)

@@ -78,9 +78,17 @@ def progress(run_dir: Path, guard_pid: int) -> dict[str, Any]:
 
 def engram_rows(run_dir: Path) -> int | None:
     """Rows served by the Engram adapter so far, over all processes; None where none reports."""
-    found = [read_json(path) for path in (run_dir / STATS).glob("engram-*.json")]
-    counted = [entry["rows_read"] for entry in found if isinstance(entry, dict)]
-    return sum(counted) if counted else None
+    counted = [_rows_in(read_json(path)) for path in (run_dir / STATS).glob("engram-*.json")]
+    known = [rows for rows in counted if rows is not None]
+    return sum(known) if known else None
+
+
+def _rows_in(stats: Any) -> int | None:
+    """Rows of all layers in one statistics file; None where it is not one."""
+    try:
+        return sum(int(layer["rows_read"]) for layer in stats["layers"])
+    except (TypeError, KeyError, ValueError):
+        return None
 
 
 def guard_lives(state: dict[str, Any]) -> bool:

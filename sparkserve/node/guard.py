@@ -29,8 +29,8 @@ from sparkserve.node.peers import HeadLink, Stop, WorkerLink
 from sparkserve.units import format_bytes
 
 _PR_SET_CHILD_SUBREAPER = 36
-_REQUESTED_GRACE_S = 8.0
-"""An asked-for stop lets the engine finish its replies; a failed run has none worth waiting for."""
+_GENTLE_GRACE_S = 8.0
+"""How long an engine may finish its replies; SGLang drains for about seven seconds."""
 _LINGER_S = 10.0
 _MEMORY_SAMPLES = 3
 _MEMORY_PERIOD_S = 1.0
@@ -115,8 +115,8 @@ class Guard:
         loop = asyncio.get_running_loop()
         self._ended = loop.create_future()
         loop.add_signal_handler(signal.SIGCHLD, self.reap)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._asked_to_stop)
+        loop.add_signal_handler(signal.SIGTERM, lambda: self._asked_to_stop(gentle=True))
+        loop.add_signal_handler(signal.SIGINT, lambda: self._asked_to_stop(gentle=False))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         link = self._link()
         memory = asyncio.create_task(self._watch_memory())
@@ -193,18 +193,20 @@ class Guard:
         kind = HeadLink if self.spec.rank == 0 else WorkerLink
         return kind(self.spec, key, self)
 
-    def _asked_to_stop(self) -> None:
-        self.end(Stop("stopped on request", self.spec.rank, failed=False))
+    def _asked_to_stop(self, *, gentle: bool) -> None:
+        self.end(Stop("stopped on request", self.spec.rank, failed=False, gentle=gentle))
 
     def _end_processes(self, stop: Stop) -> int:
-        grace_s = self.spec.guard.stop_grace_s if stop.failed else _REQUESTED_GRACE_S
         everything = {p.pid: p for p in processes.descendants(os.getpid())}
         everything |= {p.pid: p for p in processes.carrying(str(self.spec_path))}
-        engine = [p for p in everything.values() if p.pid == self.engine_pid]
-        if engine and not stop.failed:
-            processes.end(engine, grace_s=grace_s)
+        if stop.gentle:
+            # The engine's own process drains and ends its children; the rest is for what stays.
+            processes.end(
+                [p for p in everything.values() if p.pid == self.engine_pid],
+                grace_s=_GENTLE_GRACE_S,
+            )
         left = {p.pid: p for p in processes.descendants(os.getpid())} | everything
-        return len(processes.end(left.values(), grace_s=grace_s if stop.failed else 0.5))
+        return len(processes.end(left.values(), grace_s=self.spec.guard.stop_grace_s))
 
     async def _watch_memory(self) -> None:
         floor_bytes = self.spec.guard.memory_floor_bytes

@@ -39,6 +39,8 @@ class Stop:
     reason: str
     origin_rank: int
     failed: bool
+    gentle: bool = False
+    """Running requests may finish; never where something failed."""
 
 
 class Listener(Protocol):
@@ -74,6 +76,16 @@ class Channel:
         payload = {"seq": self._sent, "kind": kind, "body": body}
         line = {"mac": self._mac(self._side, payload), **payload}
         self._writer.write(json.dumps(line).encode() + b"\n")
+
+    def send_stop(self, stop: Stop) -> None:
+        """Queue the message that ends the run."""
+        self.send(
+            "stop",
+            reason=stop.reason,
+            origin=stop.origin_rank,
+            failed=stop.failed,
+            gentle=stop.gentle,
+        )
 
     async def receive(self) -> tuple[str, dict[str, object]]:
         """Next message as (kind, body).
@@ -208,7 +220,7 @@ class HeadLink:
         self.listener.stop_received(stop)
 
     async def _tell(self, rank: int, channel: Channel, stop: Stop) -> None:
-        channel.send("stop", reason=stop.reason, origin=stop.origin_rank, failed=stop.failed)
+        channel.send_stop(stop)
         await channel.flush()
         self._told.add(rank)
 
@@ -298,7 +310,7 @@ class WorkerLink:
             patience_s, since = RECONNECT_S, loop.time()
 
     async def _tell(self, channel: Channel, stop: Stop) -> None:
-        channel.send("stop", reason=stop.reason, origin=stop.origin_rank, failed=stop.failed)
+        channel.send_stop(stop)
         await channel.flush()
         self._told = True
 
@@ -351,6 +363,7 @@ async def watch(
                         reason=str(body.get("reason")),
                         origin_rank=origin if isinstance(origin, int) else -1,
                         failed=bool(body.get("failed")),
+                        gentle=bool(body.get("gentle")),
                     )
                 )
                 return None

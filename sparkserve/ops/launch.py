@@ -296,7 +296,7 @@ def _carry_out(
     except BaseException as error:
         directory.write_record(readiness.failed(error))
         launch.emitter.emit("phase", "stop what was started")
-        stop.stop_ranks(launch.hosts, record, launch.emitter)
+        stop.stop_ranks(launch.hosts, record, launch.emitter, gentle=False)
         raise
     finally:
         readiness.close()

@@ -53,6 +53,8 @@ class StopRequest:
     """Which run to end."""
 
     choice: RunChoice = NEWEST
+    gentle: bool = True
+    """Running requests may finish (some seconds)."""
 
 
 def run(request: StopRequest, doors: Doors, observer: Observer) -> StopResult:
@@ -68,7 +70,7 @@ def run(request: StopRequest, doors: Doors, observer: Observer) -> StopResult:
     group = doors.connect(record.cluster)
     hosts = group.values_by_node
     try:
-        ended = stop_ranks(hosts, record, emitter)
+        ended = stop_ranks(hosts, record, emitter, gentle=request.gentle)
     finally:
         for host in hosts.values():
             host.close()
@@ -83,11 +85,11 @@ def run(request: StopRequest, doors: Doors, observer: Observer) -> StopResult:
 
 
 def stop_ranks(
-    hosts: Mapping[str, Host], record: RunRecord, emitter: Emitter
+    hosts: Mapping[str, Host], record: RunRecord, emitter: Emitter, *, gentle: bool
 ) -> tuple[NodeStop, ...]:
     """End the run on the given nodes, all at once: a stop on one rank ends them all anyway."""
     mine = [hosts[node.name] for node in record.cluster.nodes if node.name in hosts]
-    group = map_hosts(mine, lambda host: _stop_rank(host, record))
+    group = map_hosts(mine, lambda host: _stop_rank(host, record, gentle=gentle))
     failed = [
         NodeStop(name, "unknown", error=error.message)
         for name, error in group.errors_by_node.items()
@@ -101,10 +103,11 @@ def stop_ranks(
     return tuple(ended)
 
 
-def _stop_rank(host: Host, record: RunRecord) -> NodeStop:
+def _stop_rank(host: Host, record: RunRecord, *, gentle: bool) -> NodeStop:
     argv = [
         *(record.pythons[host.name], "-m", "sparkserve.node", "stop"),
         *("--run-dir", record.run_dirs[host.name]),
+        *([] if gentle else ["--now"]),
     ]
     result = require(host.run(argv, timeout_s=_STOP_LIMIT_S), "stop failed")
     try:

@@ -93,9 +93,18 @@ class TestProgress:
             progress = progress.after(line)
             assert progress.describe() == described
 
+    def test_knows_the_rendezvous_of_both_engine_versions(self) -> None:
+        for line in ("Init torch distributed begin.", "[2026-11-30 18:20:08] Init parallel begin."):
+            assert RankProgress().after(line).phase == "rendezvous"
+
     def test_never_goes_back(self) -> None:
         progress = RankProgress(phase="serving").after("Load weight begin.")
         assert progress.phase == "serving"
+
+    def test_counts_the_shards_of_both_loaders(self) -> None:
+        for loader in ("Loading safetensors checkpoint shards", "Multi-thread loading shards"):
+            after = RankProgress(phase="weights").after(f"{loader}:  25% Completed | 12/48 [0:01]")
+            assert after.describe() == "weights 12/48"
 
     def test_reads_the_size_of_the_kv_pool(self) -> None:
         line = "max_total_num_tokens=4096, chunked_prefill_size=2048, max_running_requests=16"

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sparkserve.node.follow import Follower, LogTail
+from sparkserve.node.follow import Follower, LogTail, engram_rows
 from tests.node.harness import SLEEPER, Rank, Run
 
 
@@ -65,6 +65,19 @@ def test_reports_are_told_when_they_change(run: Run) -> None:
         {"role": "child"},
         {"role": "scheduler"},
     ]
+
+
+def test_engram_rows_are_summed_over_processes_and_layers(tmp_path: Path) -> None:
+    stats = tmp_path / "stats"
+    stats.mkdir()
+    assert engram_rows(tmp_path) is None
+    for pid, rows in ((1, (97, 3)), (2, (10, 0))):
+        layers = [{"layer": n, "rows_read": count} for n, count in enumerate(rows)]
+        (stats / f"engram-{pid}.json").write_text(json.dumps({"layers": layers}))
+    assert engram_rows(tmp_path) == 110
+    (stats / "engram-3.json").write_text('{"another": "form"}')
+    (stats / "engram-4.json").write_text('{"half a')
+    assert engram_rows(tmp_path) == 110
 
 
 class TestLogTail:

@@ -66,13 +66,39 @@ def test_engine_killed_by_a_signal_is_named_by_the_signal(run: Run) -> None:
 
 
 @pytest.mark.parametrize("program", [GRANDCHILD, DAEMON, STUBBORN])
-def test_nothing_of_the_engine_survives_a_stop(run: Run, program: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_nothing_of_the_engine_survives_a_stop(
+    run: Run, program: str, number: signal.Signals
+) -> None:
     (rank,) = run.start([program])
     rank.wait_log("engine up")
-    rank.signal_guard(signal.SIGTERM)
+    rank.signal_guard(number)
     state = rank.wait_state("stopped")
     assert state["reason"] == "stopped on request"
     rank.wait_gone()
+
+
+DRAINING = """
+import signal, sys, time
+def drain(*_):
+    time.sleep(2)
+    print("last reply sent", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, drain)
+print("engine up", flush=True)
+while True: time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize(("number", "drained"), [(signal.SIGTERM, True), (signal.SIGINT, False)])
+def test_gentle_stop_lets_replies_finish_and_a_quick_one_does_not(
+    run: Run, number: signal.Signals, drained: bool
+) -> None:
+    (rank,) = run.start([DRAINING])
+    rank.wait_log("engine up")
+    rank.signal_guard(number)
+    rank.wait_state("stopped")
+    assert ("last reply sent" in rank.log) is drained
 
 
 def test_engine_dies_with_its_guard(run: Run) -> None:
@@ -98,6 +124,7 @@ def test_death_of_one_rank_stops_every_rank_within_two_seconds(run: Run) -> None
 
 def test_stop_on_any_rank_stops_the_others_as_stopped(run: Run) -> None:
     ranks = run.start([SLEEPER, SLEEPER])
+    wait_joined(ranks)
     ranks[1].signal_guard(signal.SIGTERM)
     assert [rank.wait_state("stopped", "failed")["state"] for rank in ranks] == [
         "stopped",
