@@ -62,6 +62,7 @@ def logs(
     if not follow:
         use_case.run(request, open_doors(), view.line, cancel)
         return
+    console.watch_reader(cancel.set)
     with interrupts.detaching(cancel.set):
         record = use_case.run(request, open_doors(), view.line, cancel)
     if interrupts.was_interrupted():

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TextIO
 
@@ -64,6 +65,7 @@ class Console:
         self._stderr = stderr or sys.stderr
         self._stdin = stdin or sys.stdin
         self._lock = threading.RLock()
+        self._progressed = False
         self._broken: dict[TextIO, OSError] = {}
 
     @property
@@ -113,7 +115,8 @@ class Console:
         elif self.mode == "quiet":
             self._put(self._stdout, "".join(f"{text}\n" for text in answer.short))
         else:
-            self.out(answer.lines)
+            apart = [line()] if self._progressed and self._stdout.isatty() else []
+            self.out([*apart, *answer.lines])
 
     def out(self, lines: Iterable[Line]) -> None:
         """Write result lines for people."""
@@ -127,6 +130,7 @@ class Console:
     def say(self, lines: Iterable[Line]) -> None:
         """Write progress lines for people."""
         if self.mode == "human":
+            self._progressed = True
             self._put_lines(self._stderr, lines)
 
     def note(self, text: str) -> None:
@@ -166,6 +170,23 @@ class Console:
         """Ask a yes-or-no question; anything but yes is no."""
         self._put(self._stderr, f"{question} [y/N] ")
         return self._stdin.readline().strip().lower() in ("y", "yes")
+
+    def watch_reader(self, gone: Callable[[], None]) -> None:
+        """Call ``gone`` once nobody reads the results any more, even while nothing is written."""
+        try:
+            descriptor = self._stdout.fileno()
+        except OSError:
+            # Not a file of the system's (a test's buffer): its reader does not go.
+            return
+
+        def wait() -> None:
+            poll = select.poll()
+            # Errors and hang-ups are told unasked; nothing else is of interest.
+            poll.register(descriptor, 0)
+            poll.poll()
+            gone()
+
+        threading.Thread(target=wait, name="reader", daemon=True).start()
 
     @property
     def result_is_terminal(self) -> bool:

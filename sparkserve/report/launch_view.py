@@ -74,7 +74,6 @@ def served_answer(record: RunRecord, status: RunStatus | None, *, width: int | N
     url = endpoint.url if endpoint else ""
     model = record.profile.model.served_name
     lines = [
-        line(),
         line(Span("serving ", "good"), Span(model, "bold"), " at ", Span(url, "bold")),
         *_facts(record, status),
     ]

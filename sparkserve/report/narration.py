@@ -55,7 +55,7 @@ def _step(event: Event, verbosity: int) -> list[Line]:
     if not verbosity and not failed:
         return []
     word = Span("failed", "bad") if failed else Span("done", "good")
-    return [line(_PAD, f"{event.node}: {event.message} ", word)]
+    return [line(_PAD, f"{event.node}: {event.message}: ", word)]
 
 
 def _state(event: Event) -> list[Line]:

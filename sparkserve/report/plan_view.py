@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -40,7 +41,7 @@ def dry_run_answer(plan: Plan, specs: Sequence[EngineSpec], *, verbosity: int) -
     verbosity: 0 = the command line and environment of rank 0 stand for all, 1 = every rank's.
     """
     differ = differences(specs)
-    lines = [line(), line(Span("plan", "bold"), f" to {plan.verb}; nothing was changed")]
+    lines = [line(Span("plan", "bold"), f" to {plan.verb}; nothing was changed")]
     for number, stage in enumerate(plan.stages, start=1):
         lines += [line(), *_stage(number, stage)]
     for spec in specs if verbosity else specs[:1]:
@@ -62,12 +63,15 @@ def dry_run_answer(plan: Plan, specs: Sequence[EngineSpec], *, verbosity: int) -
 def _stage(number: int, stage: Stage) -> list[Line]:
     lines = [line(Span(f"stage {number}  {stage.title}", "bold"))]
     node_width = max(len(step.node) for step in stage.steps)
-    for step in stage.steps:
-        effect = Span(f"{step.effect:<13}", _EFFECT_STYLES[step.effect])
-        node = Span(f"{step.node:<{node_width}}", "name")
-        lines.append(line("  ", node, "  ", effect, _what(step)))
-    lines += _once("done when", [(step, step.done_when) for step in stage.steps])
-    lines += _once("undo", [(step, step.undo or "") for step in stage.steps])
+    # Steps that are done in the same way, on all nodes, stand together.
+    for _, group in itertools.groupby(stage.steps, key=lambda step: step.done_when):
+        steps = list(group)
+        for step in steps:
+            effect = Span(f"{step.effect:<13}", _EFFECT_STYLES[step.effect])
+            node = Span(f"{step.node:<{node_width}}", "name")
+            lines.append(line("  ", node, "  ", effect, _what(step)))
+        lines += _once("done when", [step.done_when for step in steps])
+        lines += _once("undo", [step.undo or "" for step in steps])
     return lines
 
 
@@ -78,20 +82,19 @@ def _what(step: Step) -> str:
     return one_line(step.title)
 
 
-def _once(label: str, told: Sequence[tuple[Step, str]]) -> list[Line]:
+def _once(label: str, texts: Sequence[str]) -> list[Line]:
     """The same sentence of several steps stands once."""
-    texts = list(dict.fromkeys(text for _, text in told if text))
     return [
-        line("  ", Span(f"{label if i == 0 else '':<9}  ", "dim"), one_line(text))
-        for i, text in enumerate(texts)
+        line("    ", Span(f"{label if i == 0 else '':<9}  ", "dim"), one_line(text))
+        for i, text in enumerate(dict.fromkeys(text for text in texts if text))
     ]
 
 
 def _rank(spec: EngineSpec) -> list[Line]:
     lines = [line(Span(f"rank {spec.rank} on {spec.node}", "bold"))]
-    lines.append(line("  ", Span("env  ", "dim")))
+    lines.append(line("  ", Span("env", "dim")))
     lines += [line(f"    {name}={shlex.quote(value)}") for name, value in sorted(spec.env.items())]
-    lines.append(line("  ", Span("argv ", "dim")))
+    lines.append(line("  ", Span("argv", "dim")))
     lines += [line("    ", text) for text in _folded(spec.argv)]
     return lines
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sparkserve.report.launch_state import LaunchState, Rank
 from sparkserve.report.table import Column, table
-from sparkserve.report.text import Line, Span, Style, cut_line, line
+from sparkserve.report.text import Line, Span, Style, cut_line, line, without_stamp
 from sparkserve.units import format_bytes, format_duration
 
 WIDE = 120
@@ -49,7 +49,7 @@ def rank_lines(state: LaunchState, now: datetime, *, width: int, height: int) ->
 
 
 def _said(rank: Rank) -> str:
-    return rank.reason if rank.ended and rank.reason else rank.last_line
+    return rank.reason if rank.ended and rank.reason else without_stamp(rank.last_line)
 
 
 def _cells(rank: Rank, now: datetime) -> list[Span]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparkserve.model.node_state import RankStatus, RunStatus
 from sparkserve.report.console import Answer
 from sparkserve.report.table import Column, table
-from sparkserve.report.text import Line, Span, Style, cut_line, line, one_line
+from sparkserve.report.text import Line, Span, Style, cut_line, line, one_line, without_stamp
 from sparkserve.units import format_bytes, format_duration
 
 _WIDE = 110
@@ -14,6 +14,7 @@ _STYLES: dict[str, Style] = {
     "serving": "good", "running": "good", "launching": "name", "starting": "name",
     "failed": "bad", "refused": "bad", "unreachable": "bad", "unhealthy": "bad",
 }  # fmt: skip
+_UP = ("serving", "launching", "unhealthy")
 _COLUMNS = (
     Column("RANK", right=True),
     Column("NODE"),
@@ -46,13 +47,14 @@ def rank_table(status: RunStatus, *, width: int | None) -> list[Line]:
 
 
 def _header(status: RunStatus) -> list[Line]:
-    health = {True: "", False: ", /health does not answer", None: ""}[status.healthy]
-    speed = status.decode_tokens_per_s
+    up = status.outcome in _UP
+    health = ", /health does not answer" if up and status.healthy is False else ""
+    speed = status.decode_tokens_per_s if up else None
     pairs: list[tuple[str, Span]] = [
         ("run", Span(status.run_id, "bold")),
         ("profile", Span(status.profile)),
         ("outcome", Span(f"{status.outcome}{health}", _STYLES.get(status.outcome, ""))),
-        ("endpoint", Span(status.endpoint_url or "")),
+        ("endpoint", Span((status.endpoint_url or "") if up else "")),
         ("ready in", Span(format_duration(status.ready_s) if status.ready_s is not None else "")),
         ("speed", Span(f"{speed:.1f} tok/s" if speed else "")),
     ]
@@ -88,5 +90,5 @@ def _cells(rank: RankStatus) -> list[Span]:
 def _said(rank: RankStatus) -> Span:
     """Why a rank is not well, else its last log line."""
     if rank.reason:
-        return Span(one_line(rank.reason), "warn")
-    return Span(one_line(rank.last_line), "dim")
+        return Span(one_line(rank.reason), "dim" if rank.state == "stopped" else "warn")
+    return Span(without_stamp(one_line(rank.last_line)), "dim")

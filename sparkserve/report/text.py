@@ -25,6 +25,7 @@ _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]"
 )
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_STAMP = re.compile(r"^\[?\d{4}-\d\d-\d\d[ T][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]?\s*")
 ELLIPSIS = "…"
 
 
@@ -80,6 +81,11 @@ def clean(text: str) -> str:
 def one_line(text: str) -> str:
     """Text from elsewhere as a single line, made safe for a terminal."""
     return " ".join(part for part in clean(text).split("\n") if part.strip()).strip()
+
+
+def without_stamp(text: str) -> str:
+    """A log line without the time at its beginning: of the newest line it says nothing."""
+    return _STAMP.sub("", text)
 
 
 def cells(text: str) -> int:
