@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.testbed.plugin"]
+pytest_plugins = ["tests.testbed.plugin", "tests.engine.roots"]
 
 
 @pytest.fixture(autouse=True)

@@ -60,6 +60,7 @@ class AwaitAnswer(Model):
     port: int
     prompt: str
     expect: str | None
+    plausible: bool
     max_tokens: int
     warmup_requests: int
 

@@ -198,6 +198,8 @@ class GateSettings(Model):
     """The question that proves the endpoint."""
     expect: str | None = None
     """Text that the answer must hold, ignoring case; None = any plausible text."""
+    plausible: bool = True
+    """Whether the answer must look like text; false only for models with random weights."""
     max_tokens: int = Field(default=32, ge=1)
     """Longest answer to it."""
     warmup_requests: int = Field(default=0, ge=0)

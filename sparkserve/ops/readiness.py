@@ -189,7 +189,7 @@ class Readiness:
     def _ask(self, question: AwaitAnswer) -> None:
         reply, self._answer_s = self._chat(question, question.prompt, question.max_tokens)
         self._answer = reply
-        problem = implausible(reply.text)
+        problem = implausible(reply.text) if question.plausible else None
         if (
             problem is None
             and question.expect
@@ -230,5 +230,5 @@ class Readiness:
                 )
             )
         for reply in replies:
-            if problem := implausible(reply.text):
+            if question.plausible and (problem := implausible(reply.text)):
                 self._emitter.emit("notice", f"a warm-up answer is not plausible: {problem}")

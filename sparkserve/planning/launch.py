@@ -119,12 +119,15 @@ def _question(profile: Profile, head: EngineSpec) -> Step:
             port=profile.serving.port,
             prompt=gate.prompt,
             expect=gate.expect,
+            plausible=gate.plausible,
             max_tokens=gate.max_tokens,
             warmup_requests=gate.warmup_requests,
         ),
-        done_when=(
-            f"the answer is plausible text and holds {gate.expect!r}"
-            if gate.expect
-            else "the answer is plausible text"
+        done_when=" and ".join(
+            [
+                "an answer was generated",
+                *(["it is plausible text"] if gate.plausible else []),
+                *([f"it holds {gate.expect!r}"] if gate.expect else []),
+            ]
         ),
     )

@@ -18,7 +18,7 @@ from tests.testbed.cluster import Testbed
 from tests.testbed.node import Node
 from tests.testbed.shell import wait_until
 
-LIMIT_S = 120
+LIMIT_S = 300
 
 
 @dataclass
@@ -92,13 +92,83 @@ class Running:
             self.finish()
 
 
-class Fleet:
+class Controller:
+    """The `sparkserve` command with a profile of its own; ends what it started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._running: list[Running] = []
+
+    def run(self, *arguments: str | Path, stdin: str | None = None) -> Finished:
+        """Run `sparkserve ...` to its end."""
+        done = subprocess.run(
+            self.argv(arguments),
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            env=os.environ,
+            check=False,
+        )
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *arguments: str | Path) -> Running:
+        """Start `sparkserve ...` and go on."""
+        process = subprocess.Popen(
+            self.argv(arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ,
+            start_new_session=True,
+        )
+        running = Running(process)
+        self._running.append(running)
+        return running
+
+    def status(self) -> dict[str, Any]:
+        """What `sparkserve status --json` says of the newest run."""
+        asked = self.run("status", "--json")
+        assert asked.code in (0, 1), asked.error
+        found: dict[str, Any] = json.loads(asked.stdout)["status"]
+        return found
+
+    def write_profile(self, data: dict[str, Any]) -> Path:
+        """A profile file, named after the profile."""
+        path = self.folder / f"{data['name']}.toml"
+        path.write_text(_toml(data))
+        return path
+
+    def close(self) -> None:
+        for running in self._running:
+            running.close()
+
+    def argv(self, arguments: Sequence[str | Path]) -> list[str]:
+        """The whole command line."""
+        return [sys.executable, "-m", "sparkserve", *map(str, arguments)]
+
+
+class Local(Controller):
+    """This machine as the only node."""
+
+    def launch(self, **sections: Any) -> Finished:
+        """Launch a profile made of these sections and wait for the end of the command."""
+        return self.run("launch", "--profile", self.write_profile(sections), "--json")
+
+    def close(self) -> None:
+        """End what is left of the newest run, then the commands."""
+        self.run("stop", "--now")
+        super().close()
+
+
+class Fleet(Controller):
     """A cluster `fleet` of simulated Sparks, a light-engine profile, and the CLI to drive them."""
 
     def __init__(self, testbed: Testbed, folder: Path) -> None:
+        super().__init__(folder)
         self.testbed = testbed
-        self.folder = folder
-        self._running: list[Running] = []
         self.write_cluster("fleet", len(testbed.nodes))
         (config_dir() / "known_hosts").write_text(testbed.known_hosts_text())
 
@@ -124,57 +194,20 @@ class Fleet:
         }
         for name, values in sections.items():
             data[name] = {**data.get(name, {}), **values} if isinstance(values, dict) else values
-        path = self.folder / "light.toml"
-        path.write_text(_toml(data))
-        return path
-
-    def run(self, *arguments: str | Path, stdin: str | None = None) -> Finished:
-        """Run `sparkserve ...` in the controller's network to its end."""
-        done = subprocess.run(
-            self._argv(arguments),
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            env=os.environ,
-            check=False,
-        )
-        return Finished(done.returncode, done.stdout, done.stderr)
-
-    def start(self, *arguments: str | Path) -> Running:
-        """Start `sparkserve ...` and go on."""
-        process = subprocess.Popen(
-            self._argv(arguments),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ,
-            start_new_session=True,
-        )
-        running = Running(process)
-        self._running.append(running)
-        return running
+        return self.write_profile(data)
 
     def launch(self, ranks: int, *faults: str, **sections: Any) -> Finished:
-        """Launch the light engine on the first nodes and wait for the end of the command."""
+        """Launch on the first nodes and wait for the end of the command."""
         profile = self.profile(ranks, *faults, **sections)
         return self.run("launch", "--cluster", "fleet", "--profile", profile, "--json")
-
-    def status(self) -> dict[str, Any]:
-        """What `sparkserve status --json` says of the newest run."""
-        asked = self.run("status", "--json")
-        assert asked.code in (0, 1), asked.stderr
-        found: dict[str, Any] = json.loads(asked.stdout)["status"]
-        return found
 
     def engine_processes(self) -> dict[str, list[str]]:
         """Processes of ours on the nodes: node name -> command lines (empty nodes left out)."""
         found = {}
         for node in self.nodes:
             if node.running:
-                ours = [p.command for p in node.processes() if "sparkserve" in p.command]
+                commands = [p.command for p in node.processes()]
+                ours = [c for c in commands if "sparkserve" in c or "sglang" in c]
                 if ours:
                     found[node.name] = ours
         return found
@@ -184,14 +217,9 @@ class Fleet:
         names = {node.name for node in nodes or self.nodes}
         wait_until(lambda: not set(self.engine_processes()) & names, what=what, deadline_s=LIMIT_S)
 
-    def close(self) -> None:
-        for running in self._running:
-            running.close()
-
-    def _argv(self, arguments: Sequence[str | Path]) -> list[str]:
-        return self.testbed.controller_argv(
-            [sys.executable, "-m", "sparkserve", *map(str, arguments)]
-        )
+    def argv(self, arguments: Sequence[str | Path]) -> list[str]:
+        """The whole command line, in the controller's network."""
+        return self.testbed.controller_argv(super().argv(arguments))
 
 
 def _toml(data: dict[str, Any]) -> str:

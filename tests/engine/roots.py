@@ -1,3 +1,5 @@
+"""Fixtures of the demo models, each built once per session and shared by all rooms."""
+
 from __future__ import annotations
 
 import importlib.util
