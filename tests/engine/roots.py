@@ -26,6 +26,8 @@ def _engine_installed() -> None:
 def tiny_root(_engine_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root that holds the tiny model, checkpoint and packed rows."""
     root = tmp_path_factory.mktemp("tiny")
+    # Simulated nodes read it as another user.
+    root.chmod(0o755)
     build_demo(root, "--tiny")
     return root
 
