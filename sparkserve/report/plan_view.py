@@ -12,6 +12,7 @@ from sparkserve.model.engine_spec import EngineSpec
 from sparkserve.model.plan import Effect, Plan, PutFile, Stage, Step
 from sparkserve.report.console import Answer
 from sparkserve.report.text import Line, Span, Style, line, one_line
+from sparkserve.runs import without_secrets
 
 _EFFECT_STYLES: dict[Effect, Style] = {
     "reads": "good", "writes-node": "warn", "stops-serving": "bad",
@@ -42,14 +43,15 @@ def dry_run_answer(plan: Plan, specs: Sequence[EngineSpec], *, verbosity: int) -
     """
     differ = differences(specs)
     lines = [line(Span("plan", "bold"), f" to {plan.verb}; nothing was changed")]
+    nodes = {step.node for step in plan.steps}
     for number, stage in enumerate(plan.stages, start=1):
-        lines += [line(), *_stage(number, stage)]
+        lines += [line(), *_stage(number, stage, nodes)]
     for spec in specs if verbosity else specs[:1]:
         lines += [line(), *_rank(spec)]
     lines += [line(), *_differences(differ, len(specs))]
     data = {
         "ok": True,
-        "plan": plan.model_dump(mode="json"),
+        "plan": without_secrets(plan).model_dump(mode="json"),
         "ranks": [
             {"rank": s.rank, "node": s.node, "argv": list(s.argv), "env": s.env} for s in specs
         ],
@@ -60,19 +62,37 @@ def dry_run_answer(plan: Plan, specs: Sequence[EngineSpec], *, verbosity: int) -
     return Answer(lines, data)
 
 
-def _stage(number: int, stage: Stage) -> list[Line]:
+def _stage(number: int, stage: Stage, nodes: set[str]) -> list[Line]:
     lines = [line(Span(f"stage {number}  {stage.title}", "bold"))]
-    node_width = max(len(step.node) for step in stage.steps)
-    # Steps that are done in the same way, on all nodes, stand together.
     for _, group in itertools.groupby(stage.steps, key=lambda step: step.done_when):
         steps = list(group)
-        for step in steps:
-            effect = Span(f"{step.effect:<13}", _EFFECT_STYLES[step.effect])
-            node = Span(f"{step.node:<{node_width}}", "name")
-            lines.append(line("  ", node, "  ", effect, _what(step)))
+        lines += _steps(steps, nodes)
         lines += _once("done when", [step.done_when for step in steps])
         lines += _once("undo", [step.undo or "" for step in steps])
     return lines
+
+
+def _steps(steps: Sequence[Step], nodes: set[str]) -> list[Line]:
+    """One line per thing to do; what is done alike on several nodes stands once."""
+    places: dict[tuple[Effect, str], list[str]] = {}
+    for step in steps:
+        places.setdefault((step.effect, _what(step)), []).append(step.node)
+    where = {
+        key: f"all {len(found)} nodes"
+        if set(found) == nodes and len(found) > 1
+        else ", ".join(found)
+        for key, found in places.items()
+    }
+    width = max(len(text) for text in where.values())
+    return [
+        line(
+            "  ",
+            Span(f"{where[effect, what]:<{width}}  ", "name"),
+            Span(f"{effect:<13}", _EFFECT_STYLES[effect]),
+            what,
+        )
+        for effect, what in places
+    ]
 
 
 def _what(step: Step) -> str:

@@ -35,15 +35,28 @@ def status_answer(status: RunStatus, *, width: int | None) -> Answer:
 
 
 def rank_table(status: RunStatus, *, width: int | None) -> list[Line]:
-    """One row per rank; what each said last beside it, or below the table on a narrow screen."""
+    """One row per rank; then, never cut, why a rank is not well.
+
+    The last log lines stand beside the ranks, on a narrow screen below the table.
+    """
     rows = [_cells(rank) for rank in status.ranks]
+    said = [Span(without_stamp(one_line(rank.last_line)), "dim") for rank in status.ranks]
     if width is None or width >= _WIDE:
-        said = [[*row, _said(rank)] for row, rank in zip(rows, status.ranks, strict=True)]
-        return table([*_COLUMNS, _LAST_LINE], said, width=width)
-    lines = table(_COLUMNS, rows, width=width)
-    told = [(rank, _said(rank)) for rank in status.ranks]
-    below = [cut_line([Span(f"{rank.rank:>4}  "), text], width) for rank, text in told if text.text]
-    return [*lines, *([line(), *below] if below else [])]
+        beside = [[*row, text] for row, text in zip(rows, said, strict=True)]
+        lines = table([*_COLUMNS, _LAST_LINE], beside, width=width)
+    else:
+        lines = table(_COLUMNS, rows, width=width)
+        told = [(rank, text) for rank, text in zip(status.ranks, said, strict=True) if text.text]
+        lines += [line()] if told else []
+        lines += [cut_line([Span(f"{rank.rank:>4}  "), text], width) for rank, text in told]
+    reasons = [rank for rank in status.ranks if rank.reason]
+    return [*lines, *([line()] if reasons else []), *map(_reason, reasons)]
+
+
+def _reason(rank: RankStatus) -> Line:
+    style: Style = "" if rank.state == "stopped" else _STYLES.get(rank.state, "")
+    text = one_line(rank.reason).removeprefix(f"{rank.node}: ")
+    return line(f"rank {rank.rank} on {rank.node} ", Span(rank.state, style), f": {text}")
 
 
 def _header(status: RunStatus) -> list[Line]:
@@ -70,7 +83,8 @@ def _next_steps(status: RunStatus) -> list[Line]:
         steps = [f"sparkserve logs --run {status.run_id}", f"sparkserve stop {status.run_id}"]
     else:
         steps = ["sparkserve launch"]
-    return [line(Span("next: ", "dim"), " · ".join(steps))]
+    heads = ["next: ", *["      "] * (len(steps) - 1)]
+    return [line(Span(head, "dim"), step) for head, step in zip(heads, steps, strict=True)]
 
 
 def _cells(rank: RankStatus) -> list[Span]:
@@ -85,10 +99,3 @@ def _cells(rank: RankStatus) -> list[Span]:
         Span(format_bytes(counters.memory_available_bytes) if counters else ""),
         Span("" if rows is None else f"{rows:,}"),
     ]
-
-
-def _said(rank: RankStatus) -> Span:
-    """Why a rank is not well, else its last log line."""
-    if rank.reason:
-        return Span(one_line(rank.reason), "dim" if rank.state == "stopped" else "warn")
-    return Span(without_stamp(one_line(rank.last_line)), "dim")

@@ -25,7 +25,8 @@ _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-Z\\-_]"
 )
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_STAMP = re.compile(r"^\[?\d{4}-\d\d-\d\d[ T][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]?\s*")
+# `[2026-11-30 18:16:05 TP0] ` of SGLang and bare ISO times.
+_STAMP = re.compile(r"^(?:\[\d{4}-\d\d-\d\d[^\]]*\]|\d{4}-\d\d-\d\d[ T][\d:.,]+\S*)\s*")
 ELLIPSIS = "…"
 
 

@@ -93,7 +93,8 @@ def test_text_beyond_the_encoding_is_shown_as_far_as_possible() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "answer"), [("y\n", True), ("YES\n", True), ("n\n", False), ("\n", False), ("", False)]
+    ("typed", "answer"),
+    [("y\n", True), ("YES\n", True), ("n\n", False), ("\n", False), ("", False)],
 )
 def test_only_yes_is_yes(typed: str, answer: bool) -> None:
     screen = Screen(terminal=True, typed=typed)
