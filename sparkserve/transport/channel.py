@@ -45,7 +45,7 @@ class ChannelProcess:
             sent: int = channel.send(data)
         except TimeoutError:
             return 0
-        except OSError:
+        except (OSError, EOFError):
             return None
         return sent
 

@@ -86,7 +86,7 @@ def resolve_root(host: Host, root: str) -> str:
         RemoteError: the node knows no such home.
     """
     head, slash, rest = root.partition("/")
-    if head == "":
+    if root.startswith("/"):
         return root.rstrip("/") or "/"
     if head != "~" and not _USER.fullmatch(head):
         raise ConfigError(f"root {root!r}, expected an absolute path or one that begins with ~/")

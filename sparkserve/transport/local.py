@@ -9,19 +9,18 @@ import errno
 import os
 import selectors
 import signal
+import socket
 import subprocess
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from sparkserve.errors import RemoteError
 from sparkserve.files import replace_file
+from sparkserve.transport.commands import Commands
 from sparkserve.transport.host import Result
 from sparkserve.transport.pump import (
-    Collector,
-    Lines,
     Order,
     OutputTooLarge,
     Sink,
@@ -32,6 +31,8 @@ from sparkserve.transport.results import no_space, nothing_of, result_of, too_mu
 from sparkserve.transport.wrapper import KILL_AFTER_S, wrapped
 
 _READ_BYTES = 64 << 10
+# Once a second: a little longer than the wrapper's own way to SIGKILL.
+_ASK_TIMES = KILL_AFTER_S + 2
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class LocalPort:
         """Nothing to stop."""
 
 
-class LocalHost:
+class LocalHost(Commands):
     """Runs commands on this machine; safe to use from several threads.
 
     Each command has a session of its own, so a cancelled or timed-out one is ended with all
@@ -58,28 +59,6 @@ class LocalHost:
     def name(self) -> str:
         """The node's name in the cluster file."""
         return self._name
-
-    def run(self, argv: Sequence[str], *, stdin: str | None = None, timeout_s: float) -> Result:
-        """Run a program to its end.
-
-        Raises:
-            RemoteError: it wrote more than ``pump.OUTPUT_LIMIT_BYTES``.
-        """
-        data = None if stdin is None else stdin.encode()
-        return self._drive(Order(self._name, argv, data, timeout_s), Collector())
-
-    def script(self, text: str, *, timeout_s: float) -> Result:
-        """Run a POSIX shell script that travels on stdin."""
-        return self.run(["sh", "-c", 'eval "$(cat)"'], stdin=text, timeout_s=timeout_s)
-
-    def stream(
-        self, argv: Sequence[str], *, on_line: Callable[[str], None], cancel: threading.Event
-    ) -> Result:
-        """Run a program and hand over each line of its stdout as it comes."""
-        sink = Lines(on_line)
-        result = self._drive(Order(self._name, argv, cancel=cancel), sink)
-        sink.finish()
-        return result
 
     def put(self, content: bytes, path: str, *, mode: int = 0o644) -> None:
         """Write a file: part name, fsync, rename; parents are created.
@@ -126,6 +105,35 @@ class LocalHost:
         finally:
             process.end()
         return result_of(order, sink, ending)
+
+
+class PipedSocket(socket.socket):
+    """A command whose stdin and stdout are the two directions of a socket (ProxyCommand).
+
+    Closing it ends the command.
+    """
+
+    def __init__(self, command: str) -> None:
+        near, far = socket.socketpair()
+        super().__init__(fileno=near.detach())
+        with far:
+            self._popen = subprocess.Popen(
+                ["sh", "-c", f"exec {command}"],
+                stdin=far.fileno(),
+                stdout=far.fileno(),
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def close(self) -> None:
+        """Close the socket and end the command."""
+        super().close()
+        self._popen.terminate()
+        try:
+            self._popen.wait(KILL_AFTER_S)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
 
 
 class _LocalProcess:
@@ -197,22 +205,24 @@ class _LocalProcess:
         return False
 
     def end(self) -> None:
-        """Leave nothing behind: cut the lifeline, then end the session the hard way."""
+        """Leave nothing behind: cut the lifeline, ask the wrapper, then end the session."""
         self.close_stdin()
-        if self._popen.poll() is None:
-            self._signal(signal.SIGTERM)
-            self._wait(KILL_AFTER_S + 1)
-        if self._popen.poll() is None:
-            self._signal(signal.SIGKILL)
+        for _ in range(_ASK_TIMES):
+            if self._popen.poll() is not None:
+                break
+            self._popen.send_signal(signal.SIGTERM)
+            self._wait(1.0)
+        else:
+            self._kill_session()
             self._popen.wait()
         self._selector.close()
         for stream in (self._popen.stdout, self._popen.stderr):
             if stream is not None:
                 stream.close()
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _kill_session(self) -> None:
         try:
-            os.killpg(self._popen.pid, number)
+            os.killpg(self._popen.pid, signal.SIGKILL)
         except ProcessLookupError:
             # It ended between the look and the signal.
             return

@@ -26,7 +26,7 @@ _TICK_S = 0.1
 # The same while there is input that could not be sent yet.
 _SOON_S = 0.005
 # The wrapper's own limit comes first; this is for a node that does not answer any more.
-_LATE_S = KILL_AFTER_S + 3
+_LATE_S = 2 * KILL_AFTER_S + 3
 # After the program's end its children may still hold stdout open; they are not waited for.
 _DRAIN_S = 1.0
 

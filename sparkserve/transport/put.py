@@ -20,12 +20,14 @@ _WRONG_HASH = 91
 _SLOWEST_BYTES_PER_S = 100_000
 _LEAST_S = 30.0
 
+# Where the connection is gone, stderr is too: without SIGPIPE the clean-up still runs.
 # The mode is set while the file is empty, so that a secret is never readable by others.
 SCRIPT = f"""\
 LC_ALL=C; export LC_ALL
 path=$1 part=$2 folder=$3 mode=$4 want=$5
 trap 'rm -f -- "$part"' EXIT
 trap 'exit 143' HUP INT TERM
+trap '' PIPE
 mkdir -p -- "$folder" || exit 1
 umask 077
 : >"$part" && chmod -- "$mode" "$part" && cat >"$part" && sync -- "$part" || exit 1

@@ -10,23 +10,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import fabric
 import paramiko
 
-from sparkserve.errors import (
-    ConfigError,
-    ConnectionLostError,
-    NodeError,
-)
+from sparkserve.errors import ConfigError, ConnectionLostError, NodeError
 from sparkserve.transport.channel import ChannelProcess
+from sparkserve.transport.commands import Commands
 from sparkserve.transport.forward import Forwarder, Stream
 from sparkserve.transport.host import ForwardedPort, Result
 from sparkserve.transport.hostkeys import HostKey, host_key, public_blobs
-from sparkserve.transport.pump import Collector, Lines, Order, OutputTooLarge, Sink, pump
+from sparkserve.transport.local import PipedSocket
+from sparkserve.transport.pump import Collector, Order, OutputTooLarge, Sink, pump
 from sparkserve.transport.put import put_argv, put_error, put_limit_s
 from sparkserve.transport.reach import changed_key, refused_keys, unknown_key, unreachable
 from sparkserve.transport.results import nothing_of, result_of, too_much
@@ -40,6 +39,8 @@ SESSIONS = 8
 """Commands at once on one connection; sshd's MaxSessions is 10 by default."""
 COMMAND_LIMIT_BYTES = 120_000
 """Linux gives one argument 128 KiB, and the login shell gets the whole command as one."""
+_SESSION_WAIT_S = 30.0
+_SESSION_RETRY_S = 0.1
 _PROBE_S = 5.0
 
 # Without a handler Python prints paramiko's internal tracebacks to stderr; what matters of
@@ -47,7 +48,7 @@ _PROBE_S = 5.0
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
-class SshHost:
+class SshHost(Commands):
     """Runs commands on a node over one SSH connection; safe to use from several threads.
 
     A dead connection is opened again by the next call; the call during which it died says
@@ -64,6 +65,7 @@ class SshHost:
         self._known_hosts = known_hosts
         self._hops: list[Any] = []
         self._lock = threading.Lock()
+        self._opening = threading.Lock()
         self._sessions = threading.BoundedSemaphore(SESSIONS)
         self._forwarders: list[Forwarder] = []
         self._closed = False
@@ -82,31 +84,6 @@ class SshHost:
             AuthenticationError: no key was accepted; lists what was offered.
         """
         self._transport()
-
-    def run(self, argv: Sequence[str], *, stdin: str | None = None, timeout_s: float) -> Result:
-        """Run a program to its end.
-
-        Raises:
-            RemoteError: it wrote more than ``pump.OUTPUT_LIMIT_BYTES``.
-        """
-        data = None if stdin is None else stdin.encode()
-        return self._drive(Order(self.name, argv, data, timeout_s), Collector())
-
-    def script(self, text: str, *, timeout_s: float) -> Result:
-        """Run a POSIX shell script that travels on stdin.
-
-        It is read whole before it begins, so a command in it cannot swallow the rest.
-        """
-        return self.run(["sh", "-c", 'eval "$(cat)"'], stdin=text, timeout_s=timeout_s)
-
-    def stream(
-        self, argv: Sequence[str], *, on_line: Callable[[str], None], cancel: threading.Event
-    ) -> Result:
-        """Run a program and hand over each line of its stdout as it comes."""
-        sink = Lines(on_line)
-        result = self._drive(Order(self.name, argv, cancel=cancel), sink)
-        sink.finish()
-        return result
 
     def put(self, content: bytes, path: str, *, mode: int = 0o644) -> None:
         """Write a file: part name, mode, content, fsync, hash compared, rename.
@@ -160,6 +137,8 @@ class SshHost:
         try:
             try:
                 channel = self._start(order)
+            except paramiko.ChannelException as error:
+                return nothing_of(order, "timed-out", f"sshd opens no more sessions: {error}")
             except (NodeError, paramiko.SSHException, EOFError, OSError) as error:
                 return nothing_of(order, "lost", str(error) or "the connection was lost")
             with _ended(channel):
@@ -182,13 +161,27 @@ class SshHost:
                 f"a command of {len(line.encode())} bytes, expected at most "
                 f"{COMMAND_LIMIT_BYTES}: send it on stdin"
             )
-        channel = self._transport().open_session(timeout=CONNECT_TIMEOUT_S)
+        channel = self._open_session(order)
         try:
             channel.exec_command(line)
         except BaseException:
             channel.close()
             raise
         return channel
+
+    def _open_session(self, order: Order) -> Any:
+        """A channel for one command; waits where the server allows fewer than we try."""
+        give_up = time.monotonic() + min(order.limit_s or _SESSION_WAIT_S, _SESSION_WAIT_S)
+        while True:
+            transport = self._transport()
+            try:
+                # One at a time: paramiko keeps one exception for all who open a channel.
+                with self._opening:
+                    return transport.open_session(timeout=CONNECT_TIMEOUT_S)
+            except paramiko.SSHException:
+                if not transport.is_active() or time.monotonic() > give_up:
+                    raise
+            time.sleep(_SESSION_RETRY_S)
 
     def _transport(self) -> Any:
         """The live transport; opened again where it is dead."""
@@ -296,7 +289,7 @@ def _socket_to(target: Target, through: Any) -> Any:
                 "direct-tcpip", (target.host, target.port), ("", 0), timeout=CONNECT_TIMEOUT_S
             )
         if target.proxy_command is not None:
-            return paramiko.ProxyCommand(target.proxy_command)
+            return PipedSocket(target.proxy_command)
         return open_socket(target.host, target.port, timeout_s=CONNECT_TIMEOUT_S)
     except (paramiko.SSHException, OSError) as error:
         raise unreachable(target, error) from error

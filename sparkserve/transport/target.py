@@ -7,6 +7,7 @@ here what they mean on the command line.
 from __future__ import annotations
 
 import getpass
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -105,12 +106,22 @@ def _configured(node: Node, keys: tuple[Path, ...], asking: _Asking) -> Target:
         port=int(settings["port"][0]),
         user=settings["user"][0],
     )
-    tokens = {"%d": str(Path.home()), "%h": target.host, "%r": target.user, "%u": getpass.getuser()}
+    tokens = {
+        "%d": str(Path.home()),
+        "%h": target.host,
+        "%n": node.host,
+        "%p": str(target.port),
+        "%r": target.user,
+        "%u": getpass.getuser(),
+        "%%": "%",
+    }
     only = settings.get("identitiesonly", ["no"])[0] == "yes"
     target = replace(
         target,
         identity_files=keys
-        or tuple(_expanded(name, tokens) for name in settings.get("identityfile", [])),
+        or tuple(
+            Path(_filled_in(name, tokens)).expanduser() for name in settings.get("identityfile", [])
+        ),
         use_agent=not keys and not only,
         known_hosts=tuple(
             Path(name).expanduser()
@@ -123,7 +134,9 @@ def _configured(node: Node, keys: tuple[Path, ...], asking: _Asking) -> Target:
     jumps = settings.get("proxyjump", ["none"])[0]
     if jumps != "none":
         return replace(target, jumps=_jumps(node.name, jumps, asking))
-    return target if command == "none" else replace(target, proxy_command=command)
+    if command == "none":
+        return target
+    return replace(target, proxy_command=_filled_in(command, tokens))
 
 
 def _jumps(node: str, chain: str, asking: _Asking) -> tuple[Target, ...]:
@@ -174,10 +187,9 @@ def _ask_ssh(node: Node, asking: _Asking) -> Mapping[str, list[str]] | None:
     return settings
 
 
-def _expanded(name: str, tokens: Mapping[str, str]) -> Path:
-    for token, value in tokens.items():
-        name = name.replace(token, value)
-    return Path(name).expanduser()
+def _filled_in(text: str, tokens: Mapping[str, str]) -> str:
+    """Replace OpenSSH's percent tokens; unknown ones stay."""
+    return re.sub("%.", lambda found: tokens.get(found.group(), found.group()), text)
 
 
 def _explicit_key(identity_file: str | None) -> tuple[Path, ...]:

@@ -33,16 +33,25 @@ stop=; child=; watcher=
 trap 'stop=1; test -n "$child" && kill -TERM "$child" 2>/dev/null' TERM HUP
 exec 3<&0
 """
+# Again every second, and SIGKILL for the watcher: a signal that meets a child of a shell with
+# traps just after its fork is lost.
 _WATCH = """\
-( trap - TERM HUP; read -r line <&3; kill -TERM $$ ) >/dev/null 2>&1 &
+( trap - TERM HUP; read -r line <&3; while kill -TERM $$; do sleep 1; done ) >/dev/null 2>&1 &
 watcher=$!
 """
+# `timeout` ends as soon as its own child does: whoever of the group has not obeyed is left, and
+# a signal that meets `timeout` inside its fork leaves its child.
 _FINISH = """\
 exec 3<&- </dev/null
-test -n "$stop" && kill -TERM "$child" 2>/dev/null
 wait "$child"; code=$?
-test -n "$stop" && wait "$child"
-if test -n "$watcher"; then kill "$watcher" 2>/dev/null; wait "$watcher" 2>/dev/null; fi
+while test -n "$stop" && kill -0 "$child" 2>/dev/null; do wait "$child"; done
+case $stop$code in 1*|124|137)
+  kill -TERM "-$child" && for turn in 1 2 3 4 5 6 7 8 9 10; do
+    kill -0 "-$child" && sleep 0.2
+  done
+  kill -KILL "-$child"
+esac 2>/dev/null
+if test -n "$watcher"; then kill -KILL "$watcher"; wait "$watcher"; fi 2>/dev/null
 exit "$code"
 """
 _LIFELINE = _START + '"$@" </dev/null 3<&- &\nchild=$!\n' + _WATCH + _FINISH

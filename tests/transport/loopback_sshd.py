@@ -95,7 +95,7 @@ class LoopbackSshd:
         for folder in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError):
                 line = (folder / "status").read_text()
-                if "\nPPid:\t%d\n" % (self._process.pid if self._process else -1) in line:
+                if self._process and f"\nPPid:\t{self._process.pid}\n" in line:
                     found.append(int(folder.name))
         return found
 

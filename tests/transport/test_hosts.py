@@ -48,6 +48,11 @@ def mark():
         os.kill(pid, signal.SIGKILL)
 
 
+def sleeper(mark):
+    """A shell command that sleeps as one process which carries the mark."""
+    return f"{sys.executable} -c 'import time; time.sleep(600)' {mark}"
+
+
 def python(host, code, *argv, **kwargs):
     kwargs.setdefault("timeout_s", 60)
     return host.run([sys.executable, "-c", code, *argv], **kwargs)
@@ -171,9 +176,9 @@ def test_exit_codes_come_back_as_they_are_but_for_those_of_signals(host, code):
 
 @pytest.mark.parametrize("stdin", [None, "input"])
 def test_a_time_limit_ends_the_whole_family(host, mark, stdin):
-    result = host.run(
-        ["sh", "-c", f"sleep 600 & sleep 601; : {mark}", mark], stdin=stdin, timeout_s=0.5
-    )
+    sleep = sleeper(mark)
+    code = f"{sleep} & (trap '' TERM; {sleep}) & {sleep}"
+    result = host.run(["sh", "-c", code], stdin=stdin, timeout_s=0.5)
     assert (result.status, result.exit_code, result.ok) == ("timed-out", None, False)
     assert result.elapsed_s >= 0.5
     wait_until(lambda: not pids_of(mark), "the shell is gone")
@@ -209,7 +214,8 @@ def test_a_daemon_that_leaves_the_session_outlives_the_command(host, mark, tmp_p
 
 
 def test_a_child_that_keeps_stdout_open_does_not_hold_the_result_back(host, mark):
-    result = host.run(["sh", "-c", f"sleep 600 & echo done; : {mark}"], timeout_s=60)
+    code = f"{sleeper(mark)} & echo done"
+    result = host.run(["sh", "-c", code], timeout_s=60)
     assert (result.status, result.stdout) == ("exited", "done\n")
     assert result.elapsed_s < 30
 
@@ -261,8 +267,9 @@ def test_a_line_without_end_is_handed_over_in_pieces(host):
 
 def test_cancelling_a_stream_ends_the_remote_family(host, mark):
     cancel = threading.Event()
+    sleep = sleeper(mark)
     result = host.stream(
-        ["sh", "-c", f"sleep 600 & echo ready; sleep 600; : {mark}"],
+        ["sh", "-c", f"{sleep} & (trap '' TERM; {sleep}) & echo ready; {sleep}"],
         on_line=lambda line: cancel.set(),
         cancel=cancel,
     )
@@ -276,7 +283,7 @@ def test_an_error_in_the_callback_comes_out_and_ends_the_program(host, mark):
 
     with pytest.raises(RuntimeError, match="callback"):
         host.stream(
-            ["sh", "-c", f"echo x; sleep 600; : {mark}"], on_line=fail, cancel=threading.Event()
+            ["sh", "-c", f"echo x; exec {sleeper(mark)}"], on_line=fail, cancel=threading.Event()
         )
     wait_until(lambda: not pids_of(mark), "the remote program is gone")
 
@@ -324,7 +331,7 @@ def test_a_put_that_cannot_be_says_why_and_leaves_nothing(host, tmp_path, obstac
     with pytest.raises(RemoteError, match=r"spark1: cannot write .*/x") as caught:
         host.put(b"new", str(path))
     assert not caught.value.result.ok
-    assert [p for p in tmp_path.rglob("*.part-*")] == []
+    assert list(tmp_path.rglob("*.part-*")) == []
 
 
 def test_a_forwarded_port_reaches_a_listener(host):
