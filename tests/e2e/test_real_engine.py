@@ -94,7 +94,9 @@ def test_two_ranks_over_ssh_serve_lose_one_and_stop(
     config_dir().mkdir(parents=True)
     fleet = Fleet(make_testbed(nodes=2, binds=(str(tiny_root),)), tmp_path)
     try:
-        launched = fleet.launch(2, **tiny_sections(tiny_root))
+        sections = {**tiny_sections(tiny_root), "parallel": {"tp": 2}}
+        profile = fleet.write_profile(sections)
+        launched = fleet.run("launch", "--cluster", "fleet", "--profile", profile, "--json")
         assert launched.code == 0, launched.error
         status = fleet.status()
         assert [rank["state"] for rank in status["ranks"]] == ["running", "running"]

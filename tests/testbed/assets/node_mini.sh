@@ -32,6 +32,12 @@ ln -s pts/ptmx "$root/dev/ptmx"
 mount -t tmpfs -o "mode=1777,size=${shm_mib}m" shm "$root/dev/shm"
 mount -t tmpfs -o mode=755,size=32m run "$root/run"
 mount -t tmpfs -o mode=1777,size=256m tmp "$root/tmp"
+# after /tmp, so that a folder below it is seen
+for folder in "${folders[@]}"; do
+  mkdir -p "$root$folder"
+  mount --bind "$folder" "$root$folder"
+  mount -o remount,bind,ro "$root$folder"
+done
 
 cd "$root"
 mkdir -p .old

@@ -10,8 +10,3 @@ mount --bind "$dir/fake" "$root/usr/local/fake"
 mount -o remount,bind,ro "$root/usr/local/fake"
 mount --bind "$dir/nvme" "$root/mnt/nvme"
 IFS=: read -ra folders <<<"$binds"
-for folder in "${folders[@]}"; do
-  mkdir -p "$root$folder"
-  mount --bind "$folder" "$root$folder"
-  mount -o remount,bind,ro "$root$folder"
-done

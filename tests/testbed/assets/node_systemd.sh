@@ -11,9 +11,11 @@ for tree in /sys/fs/cgroup /sys/fs/cgroup/systemd /sys/fs/cgroup/unified; do
   mkdir -p "$tree/$cgroup"
   echo $$ >"$tree/$cgroup/cgroup.procs"
 done
+seen=()
+for folder in "${folders[@]}"; do seen+=(--bind-ro="$folder"); done
 exec systemd-nspawn --quiet --boot --directory="$root" --machine="$name" \
   --register=no --keep-unit --console=pipe --link-journal=no --resolv-conf=off --timezone=off \
   --network-namespace-path="/run/netns/$netns" --drop-capability="$dropped" \
-  --tmpfs="/dev/shm:mode=1777,size=${shm_mib}m" \
+  "${seen[@]}" --tmpfs="/dev/shm:mode=1777,size=${shm_mib}m" \
   --bind=/dev/null:/dev/infiniband/uverbs0 --bind=/dev/null:/dev/infiniband/uverbs1 \
   --bind=/dev/null:/dev/infiniband/uverbs2 --bind=/dev/null:/dev/infiniband/uverbs3
