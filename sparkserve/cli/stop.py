@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    examples = ["sparkserve stop", "sparkserve stop 20261130-173512-local-demo-4f2a"]
+    examples = [
+        "sparkserve stop",
+        "sparkserve stop --now",
+        "sparkserve stop 20261130-173512-local-demo-4f2a",
+    ]
     command(app, "stop", examples=examples)(stop)
 
 
@@ -35,8 +39,9 @@ def stop(
             show_default=False,
         ),
     ] = None,
+    now: Annotated[bool, typer.Option("--now", help="Do not let running requests finish.")] = False,
 ) -> int:
-    """End a run on all its nodes.
+    """End a run on all its nodes; its running requests may finish, for some seconds.
 
     Does nothing where it has ended already. Exit code 3 where a node could not be reached, so
     that its rank may still run.
@@ -45,7 +50,7 @@ def stop(
     from sparkserve.report.stop_view import stop_answer, stop_problem
 
     interrupts.say_at_second("left at once\nhint: sparkserve stop")
-    request = use_case.StopRequest(which.choice(run_id))
+    request = use_case.StopRequest(which.choice(run_id), gentle=not now)
     result = use_case.run(request, open_doors(), _Phases(console))
     console.answer(
         stop_answer(result.run_id, result.nodes, clean=result.clean, width=console.width)
