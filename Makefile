@@ -12,7 +12,7 @@ help:
 	@echo "make test       all tests (as root also the simulated cluster)"
 	@echo "make lint       ruff, formatting, mypy"
 	@echo "make format     let ruff mend what it can"
-	@echo "make bench-cli  how long the command line takes to start"
+	@echo "make bench-cli  how fast the command line starts, and a launch on 4 nodes against 1 (root)"
 	@echo "make setup      the environment in .venv alone"
 	@echo "make engine     .venv and a real SGLang for the CPU"
 	@echo "make clean      remove .venv and everything that was downloaded or built"
@@ -48,6 +48,7 @@ format:
 bench-cli:
 	@$(SETUP) dev
 	@$(VENV)/python tools/bench_cli.py
+	@$(VENV)/python tools/bench_fanout.py
 
 clean:
 	rm -rf .venv .cache .demo native/build
