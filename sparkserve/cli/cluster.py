@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparkserve.cli import complete
-from sparkserve.cli.command import HelpfulGroup, command, show_help
+from sparkserve.cli.command import bare, command, group
 from sparkserve.cli.options import ClusterOpt, OptionGroup, YesOpt
 from sparkserve.errors import ConfigError
 from sparkserve.report.console import Answer, Console
@@ -20,13 +20,8 @@ if TYPE_CHECKING:
     from sparkserve.report.cluster_view import ClusterEntry
     from sparkserve.transport.hostkeys import HostKey
 
-app = typer.Typer(
-    cls=HelpfulGroup,
-    help="Clusters: the nodes, how they are reached, their host keys.",
-    invoke_without_command=True,
-    rich_markup_mode=None,
-)
-app.callback()(show_help)
+app = group(summary="Clusters: the nodes, how they are reached, their host keys.")
+app.callback()(bare)
 
 NameArg = Annotated[
     str | None,
@@ -76,9 +71,10 @@ def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the cluster.")] = "sparks",
     yes: YesOpt = False,
 ) -> None:
-    """Save a cluster: its nodes in rank order, and their host keys once you have compared them.
+    """Save a cluster, and its nodes' host keys once you have compared them.
 
-    Every node must answer; where one does not, nothing is written.
+    The nodes are named in rank order. Every node must answer; where one does not, nothing is
+    written.
     """
     cluster = _described(name, options)
     _store(console, cluster, {}, yes=yes, default=options.default)
@@ -90,7 +86,7 @@ def show(console: Console, name: NameArg = None) -> None:
     from sparkserve.report.cluster_view import show_answer
 
     file, reason = resolve_cluster(Target(cluster=name))
-    console.answer(show_answer(file, reason, width=console.width))
+    console.answer(show_answer(file, "" if name else reason, width=console.width))
 
 
 def list_clusters(console: Console) -> None:
@@ -132,7 +128,7 @@ def trust(
     cluster: ClusterOpt = None,
     yes: YesOpt = False,
 ) -> None:
-    """Show the host key of a node, or of all, and record it once you have compared it.
+    """Record the host keys of nodes, once you have compared them.
 
     A key that has changed is shown beside the recorded one.
     """

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -17,6 +17,8 @@ from sparkserve.report.console import Console
 
 Function = Callable[..., int | None]
 _PANELS = ("Arguments", "Options", WHAT, WHERE, HOW)
+# Typer's own name for it differs between versions; this is its base class in all of them.
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 _NAMES_WIDTH = 30
 _LAST = ("completion", "version")
 
@@ -53,6 +55,16 @@ class HelpfulGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Commands in the order of their registration, those about sparkserve itself last."""
         return sorted(super().list_commands(ctx), key=lambda name: name in _LAST)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the named command; where nothing is near the name, list what there is."""
+        try:
+            return super().resolve_command(ctx, args)
+        except _USAGE_ERROR as error:
+            told = getattr(error, "message", "")
+            if "Did you mean" not in told:
+                error.message = f"{told} There are: {', '.join(self.list_commands(ctx))}."  # type: ignore[attr-defined]
+            raise
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples as they are."""
@@ -96,11 +108,41 @@ def command(
     return add
 
 
-def show_help(ctx: typer.Context) -> None:
-    """What a group does when no command of it is named: its help page, and nothing is wrong."""
-    if ctx.invoked_subcommand is None:
+def group(*, summary: str, epilog: str | None = None) -> typer.Typer:
+    """A group of commands; named alone it shows its help page."""
+    return typer.Typer(
+        cls=HelpfulGroup,
+        help=summary,
+        epilog=epilog,
+        add_completion=False,
+        add_help_option=False,
+        invoke_without_command=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def print_help(ctx: typer.Context, wanted: bool) -> None:
+    """Show a group's help page and leave."""
+    if wanted and not ctx.resilient_parsing:
         typer.echo(ctx.get_help())
         raise typer.Exit
+
+
+# Typer's own help option of a group loads pydantic whenever a command of the group runs, be it
+# only to show that command's help.
+HelpOpt = Annotated[
+    bool,
+    typer.Option(
+        "--help", "-h", is_eager=True, callback=print_help, help="Show this message and exit."
+    ),
+]
+
+
+def bare(ctx: typer.Context, _help: HelpOpt = False) -> None:
+    """What a group does when no command of it is named."""
+    print_help(ctx, ctx.invoked_subcommand is None)
 
 
 def _spread(function: Function) -> tuple[dict[str, type[Any]], inspect.Signature]:

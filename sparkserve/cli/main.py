@@ -8,7 +8,7 @@ import typer
 
 from sparkserve import __version__
 from sparkserve.cli import chat, cluster, completion, launch, logs, profile, status, stop, version
-from sparkserve.cli.command import HelpfulGroup, show_help
+from sparkserve.cli.command import HelpOpt, group, print_help
 
 _PROGRAM = "sparkserve"
 _EPILOG = """\
@@ -24,17 +24,7 @@ Without --cluster or --hosts the default cluster is meant, else this machine.
 Exit codes: 0 ok, 1 findings, 2 usage, 3 unreachable, 4 hardware, 5 memory,
 6 not ready, 7 gate, 70 bug, 130 interrupted."""
 
-app = typer.Typer(
-    name=_PROGRAM,
-    cls=HelpfulGroup,
-    help="Serve frontier models on one to eight NVIDIA DGX Sparks.",
-    epilog=_EPILOG,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+app = group(summary="Serve frontier models on one to eight NVIDIA DGX Sparks.", epilog=_EPILOG)
 
 
 def _print_version(wanted: bool) -> None:
@@ -46,6 +36,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     ctx: typer.Context,
+    _help: HelpOpt = False,
     _version: Annotated[
         bool,
         typer.Option(
@@ -53,7 +44,7 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    show_help(ctx)
+    print_help(ctx, ctx.invoked_subcommand is None)
 
 
 launch.add_to(app)

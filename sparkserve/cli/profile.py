@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sparkserve.cli import complete
-from sparkserve.cli.command import HelpfulGroup, command, show_help
+from sparkserve.cli.command import bare, command, group
 from sparkserve.cli.doors import environment
 from sparkserve.cli.options import ClusterOpt, SetOpt
 from sparkserve.errors import ConfigError, ExitCode
@@ -19,17 +19,12 @@ if TYPE_CHECKING:
     from sparkserve.report.profile_view import ProfileEntry
     from sparkserve.report.text import Line
 
-app = typer.Typer(
-    cls=HelpfulGroup,
-    help="Profiles: what is served and how.",
-    invoke_without_command=True,
-    rich_markup_mode=None,
-)
-app.callback()(show_help)
+app = group(summary="Profiles: what is served and how.")
+app.callback()(bare)
 
 
 def list_profiles(console: Console) -> None:
-    """List the profiles: built-in ones and those in your own folder."""
+    """List the built-in profiles and your own."""
     from sparkserve import profiles
     from sparkserve.report.profile_view import list_answer
 
@@ -57,9 +52,10 @@ def show(
     cluster: ClusterOpt = None,
     settings: SetOpt = None,
 ) -> None:
-    """Show a profile as launch would use it: overrides of cluster, environment and --set applied.
+    """Show a profile as launch would use it.
 
-    The output is TOML that can be loaded again.
+    Overrides of the cluster, the environment and --set are applied. The output is TOML that can
+    be loaded again.
     """
     from sparkserve.ops.target import Target, resolve
     from sparkserve.report.profile_view import origin_answer, show_answer
@@ -83,7 +79,7 @@ def validate(
         ),
     ],
 ) -> int:
-    """Check profiles and name everything that is wrong with them.
+    """Check profiles and name all that is wrong with them.
 
     Exit code 2 where one of them is not valid.
     """

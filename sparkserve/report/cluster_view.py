@@ -67,10 +67,11 @@ def list_answer(entries: Sequence[ClusterEntry], *, width: int | None) -> Answer
 
 
 def show_answer(file: ClusterFile, reason: str, *, width: int | None) -> Answer:
-    """One cluster."""
+    """One cluster; reason: why it, empty where the user named it."""
     cluster = file.cluster
     pairs = [
-        ("cluster", f"{cluster.name} ({reason})"),
+        ("cluster", cluster.name),
+        ("why", reason),
         ("file", str(file.path) if file.path else ""),
         ("topology", cluster.topology),
         ("root", f"{cluster.root} on every node"),
@@ -167,7 +168,7 @@ def trusted_answer(keys: Sequence[KeyEntry], path: str) -> Answer:
 def _entry_row(entry: ClusterEntry) -> list[Span]:
     mark = "yes" if entry.is_default else ""
     if entry.file is None:
-        problem = Span(one_line(entry.problem or ""), "bad")
+        problem = Span(f"not valid: sparkserve cluster show {entry.name}", "bad")
         return [Span(entry.name, "name"), Span(mark), Span(""), Span(""), Span(""), problem]
     cluster = entry.file.cluster
     return [

@@ -171,6 +171,17 @@ class Console:
         self._put(self._stderr, f"{question} [y/N] ")
         return self._stdin.readline().strip().lower() in ("y", "yes")
 
+    def read_line(self, prompt: str) -> str:
+        """Let a person type a line, with history and editing.
+
+        Raises:
+            EOFError: the person has left.
+        """
+        # Importing it is what gives input() both.
+        import readline  # noqa: F401
+
+        return input(prompt)
+
     def watch_reader(self, gone: Callable[[], None]) -> None:
         """Call ``gone`` once nobody reads the results any more, even while nothing is written."""
         try:

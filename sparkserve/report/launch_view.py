@@ -137,7 +137,7 @@ def _curl(record: RunRecord, endpoint: Endpoint) -> list[tuple[str, str]]:
         user = f"{head.user}@" if head.user else ""
         ssh_port = f" -p {head.port}" if head.port != 22 else ""
         tunnel = f"ssh -N -L {port}:127.0.0.1:{port}{ssh_port}"
-        steps.append(("from here", f"{tunnel} {user}{head.host}"))
+        steps.append(("tunnel", f"{tunnel} {user}{head.host}"))
     body = json.dumps({"model": endpoint.model, "messages": [{"role": "user", "content": "Hello"}]})
     parts = [f"curl {endpoint.url}/chat/completions", "-H 'Content-Type: application/json'"]
     key_file = record.profile.serving.api_key_file
@@ -146,7 +146,7 @@ def _curl(record: RunRecord, endpoint: Endpoint) -> list[tuple[str, str]]:
     parts.append(f"-d {shlex.quote(body)}")
     *first, last = parts
     folded = [f"{part} \\" for part in first] + [last]
-    steps.append(("or", folded[0]))
+    steps.append(("curl", folded[0]))
     return steps + [("", f"  {part}") for part in folded[1:]]
 
 

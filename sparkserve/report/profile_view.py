@@ -82,7 +82,8 @@ def invalid_lines(path: str, problems: str) -> list[Line]:
 
 def _entry_cells(entry: ProfileEntry) -> list[Span]:
     if entry.resolved is None:
-        return [Span(""), Span(""), Span(entry.kind), Span(one_line(entry.problem or ""), "bad")]
+        told = f"not valid: sparkserve profile validate {entry.name}"
+        return [Span(""), Span(""), Span(entry.kind), Span(told, "bad")]
     profile = entry.resolved.profile
     return [
         Span(str(profile.parallel.tp)),

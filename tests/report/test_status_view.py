@@ -92,10 +92,10 @@ def test_nodes_that_cannot_be_asked_after_the_launch_leave_the_rest() -> None:
 def pasted(answer: Answer) -> list[str]:
     """The curl command as a shell would split it."""
     lines = text_of(answer).splitlines()
-    start = next(i for i, line in enumerate(lines) if "curl" in line)
+    start = next(i for i, line in enumerate(lines) if "curl http" in line)
     end = next(i for i in range(start, len(lines)) if not lines[i].endswith("\\"))
     command = "\n".join(lines[start : end + 1])
-    return shlex.split(command[command.index("curl") :])
+    return shlex.split(command[command.index("curl http") :])
 
 
 def test_curl_command_can_be_pasted() -> None:
