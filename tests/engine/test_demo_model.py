@@ -8,6 +8,9 @@ import pytest
 
 from tests.engine.sglang_server import Rank, serving, wait_until
 
+# Not without its second sentence: the bare question is a near tie of this small model.
+QUESTION = "What is the capital of France? Answer in one short sentence."
+
 pytestmark = pytest.mark.engine
 
 
@@ -17,7 +20,7 @@ def test_the_demo_model_answers_rightly_while_its_rows_come_from_files(
     name = "smollm2-135m-engram"
     rank = Rank(smollm2_root / "checkpoints" / name, tmp_path, smollm2_root / "engram" / name)
     with serving(rank) as server:
-        assert "Paris" in server.chat("What is the capital of France?")
+        assert "Paris" in server.chat(QUESTION)
         wait_until(lambda: all(layer["rows_read"] for layer in server.engram_layers()))
         layers = server.engram_layers()
         assert [layer["layer"] for layer in layers] == [0, 1]

@@ -67,7 +67,10 @@ class DemoRecipe:
 SMOLLM2 = DemoRecipe(
     name="smollm2-135m-engram",
     # 9 attention heads, 3 key-value heads: the model divides by 3 and by nothing else.
-    engram=EngramRecipe(vocab_size=16000, heads=3, strength=0.03),
+    # One per cent moves log-probabilities by a few hundredths and no answer that is not a near
+    # tie. "What is the capital of France?" alone is one, with or without rows (0.25 nat); with
+    # "Answer in one short sentence." the right answer leads by 1.75 nat.
+    engram=EngramRecipe(vocab_size=16000, heads=3, strength=0.01),
     tp_sizes=(1, 3),
 )
 TINY = DemoRecipe(
