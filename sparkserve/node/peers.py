@@ -170,9 +170,13 @@ class HeadLink:
                 await self._tell(rank, channel, stop)
 
     async def linger(self, limit_s: float) -> None:
-        """Stay for late joiners until all ranks were told or the time is over; then close."""
+        """Stay until all ranks were told or the time is over, then close.
+
+        After a failure that includes ranks that never joined: they may still be on their way.
+        """
         deadline = asyncio.get_running_loop().time() + limit_s
-        everybody = set(range(1, self.spec.world_size))
+        failed = self._stop is not None and self._stop.failed
+        everybody = set(range(1, self.spec.world_size)) if failed else set(self.joined)
         origin = {self._stop.origin_rank} if self._stop else set()
         while asyncio.get_running_loop().time() < deadline and not everybody <= self._told | origin:
             await asyncio.sleep(_RETRY_S)
@@ -203,6 +207,8 @@ class HeadLink:
             await self._tell(rank, channel, self._stop)
         reason = await watch(channel, self.spec.guard.lost_after_s, self._hear, self._beat_s)
         channel.close()
+        if self._stop is not None:
+            self._told.add(rank)
         if reason is None:
             return
         if reason == "broken":

@@ -124,7 +124,7 @@ def _start_script(start: StartGuard) -> str:
     guard = shlex.join([start.python, "-m", "sparkserve.node", "guard", "--spec", start.spec_path])
     unit = (
         f"--quiet --collect --unit={shlex.quote(start.unit)} "
-        "--property=KillMode=control-group --property=TimeoutStopSec=20 "
+        "--property=KillMode=mixed --property=TimeoutStopSec=20 "
         '--property="StandardOutput=append:$run/guard.log" '
         '--property="StandardError=append:$run/guard.log" --working-directory="$run"'
     )
