@@ -49,11 +49,11 @@ def accept(console: Console, fetched: Sequence[Fetched], *, yes: bool) -> list[H
     changed = [one.entry.node for one in fetched if one.entry.state == "changed"]
     if not wanted or yes:
         return wanted
-    question = "Do these fingerprints agree with what the nodes themselves show, and be recorded?"
+    question = "Do the nodes themselves show the same? Record them?"
     if changed:
         question = (
-            f"The key of {', '.join(changed)} HAS CHANGED. "
-            "Did you compare it at the node's own console, and shall it replace the old one?"
+            f"THE KEY OF {', '.join(changed)} HAS CHANGED.\n"
+            "Does the node's own console show the new one? Replace the old one?"
         )
     if not console.can_ask:
         raise ConfigError(

@@ -19,6 +19,9 @@ _NODE_COLUMNS = (
     Column("INTERFACE"),
 )
 
+_KEY_FILES = {"ssh-ed25519": "ed25519", "ssh-rsa": "rsa", "ecdsa-sha2-nistp256": "ecdsa"}
+_TO_COMPARE = ("new", "changed")
+
 
 @dataclass(frozen=True)
 class ClusterEntry:
@@ -101,25 +104,22 @@ def node_table(file: ClusterFile, *, width: int | None) -> list[Line]:
 
 
 def key_lines(entries: Sequence[KeyEntry]) -> list[Line]:
-    """Host keys for a person to compare; fingerprints are never cut."""
-    titles = ("NODE", "ADDRESS", "KEY", "TYPE", "FINGERPRINT")
-    columns = [Column(title) for title in titles]
+    """Host keys for a person to compare; each stands on a line of its own and is never cut."""
     styles: dict[str, Style] = {"known": "good", "changed": "bad", "unreachable": "bad"}
-    rows = [
-        [
-            Span(entry.node, "name"),
-            Span(entry.place),
-            Span(entry.state, styles.get(entry.state, "")),
-            Span(entry.type),
-            Span(entry.fingerprint or one_line(entry.error)),
-        ]
-        for entry in entries
-    ]
-    lines = table(columns, rows, width=None)
+    lines = []
     for entry in entries:
-        lines += [
-            line(Span(f"{entry.node}: recorded until now: {old}", "bad")) for old in entry.recorded
-        ]
+        place = f"  {entry.place}" if entry.place not in ("", entry.node) else ""
+        state = Span(entry.state, styles.get(entry.state, ""))
+        lines.append(line(Span(entry.node, "name"), place, "  ", state))
+        if entry.fingerprint:
+            lines.append(line(f"  {entry.type} {entry.fingerprint}"))
+        if entry.error:
+            lines.append(line("  ", one_line(entry.error).removeprefix(f"{entry.node}: ")))
+        lines += [line("  ", Span("until now ", "bad"), old) for old in entry.recorded]
+    files = {_KEY_FILES.get(entry.type, "*") for entry in entries if entry.state in _TO_COMPARE}
+    for name in sorted(files):
+        command = f"ssh-keygen -lf /etc/ssh/ssh_host_{name}_key.pub"
+        lines.append(line(Span("compare on each node: ", "dim"), command))
     return lines
 
 

@@ -133,6 +133,10 @@ class Console:
             self._progressed = True
             self._put_lines(self._stderr, lines)
 
+    def progress_was_drawn(self) -> None:
+        """Take note of progress that a view drew itself; the result stands apart from it."""
+        self._progressed = True
+
     def note(self, text: str) -> None:
         """Write one thing that the user should know, as progress."""
         self.say(paragraph(text))

@@ -57,6 +57,7 @@ class LiveLaunch:
 
     def __enter__(self) -> LiveLaunch:
         self._live.start()
+        self._console.progress_was_drawn()
         return self
 
     def __exit__(

@@ -138,7 +138,8 @@ def _curl(record: RunRecord, endpoint: Endpoint) -> list[tuple[str, str]]:
         ssh_port = f" -p {head.port}" if head.port != 22 else ""
         tunnel = f"ssh -N -L {port}:127.0.0.1:{port}{ssh_port}"
         steps.append(("tunnel", f"{tunnel} {user}{head.host}"))
-    body = json.dumps({"model": endpoint.model, "messages": [{"role": "user", "content": "Hello"}]})
+    message = {"role": "user", "content": "Hello"}
+    body = json.dumps({"model": endpoint.model, "messages": [message]}, separators=(",", ":"))
     parts = [f"curl {endpoint.url}/chat/completions", "-H 'Content-Type: application/json'"]
     key_file = record.profile.serving.api_key_file
     if key_file is not None:

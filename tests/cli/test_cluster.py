@@ -169,6 +169,7 @@ class TestTrust:
             assert old in refused.err
             assert fingerprint(server) in refused.err
             assert "HAS CHANGED" in refused.err
+            assert f"until now ssh-ed25519 {old}" in refused.err
             assert old not in fingerprint(server)
             accepted = run("cluster", "trust", "127.0.0.1", typed="y\n")
             assert accepted.code == 0
