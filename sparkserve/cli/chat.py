@@ -67,7 +67,7 @@ def chat(
     Without a question it becomes a conversation: Ctrl-C ends an answer, Ctrl-D the conversation.
     """
     talk = _Talk(console, which.choice(), options)
-    if text is None and sys.stdin.isatty():
+    if text is None and has_person():
         if console.mode == "json":
             raise ConfigError("--json needs a question", hint="sparkserve chat --json 'Hello'")
         _converse(console, talk)
@@ -76,6 +76,11 @@ def chat(
     if not question or not question.strip():
         raise ConfigError("the question is empty", hint="sparkserve chat 'Hello'")
     talk.ask(question)
+
+
+def has_person() -> bool:
+    """Whether somebody can type."""
+    return sys.stdin.isatty()
 
 
 class _Talk:
@@ -101,20 +106,14 @@ class _Talk:
             temperature=self._options.temperature,
         )
         view = AnswerView(self._console)
-        usage = None
-        pieces = use_case.run(request, open_doors())
         try:
-            for piece in pieces:
-                view.piece(piece.text)
-                usage = piece.usage or usage
+            for piece in use_case.run(request, open_doors()):
+                view.piece(piece)
         except BaseException:
             view.break_off()
             raise
         self._messages.append({"role": "assistant", "content": view.text})
-        view.end(
-            prompt_tokens=usage.prompt_tokens if usage else None,
-            completion_tokens=usage.completion_tokens if usage else None,
-        )
+        view.end()
 
     def forget_last(self) -> None:
         """Drop a question that was not answered."""
