@@ -13,7 +13,7 @@ from types import FrameType
 
 from sparkserve.errors import ExitCode
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SAME_PRESS_S = 0.3
 """A wrapper such as make hands on a signal that the terminal sent us already."""
 _SHOW_CURSOR = "\x1b[?25h"
@@ -48,16 +48,18 @@ _stages = _Stages()
 
 @contextlib.contextmanager
 def second_ends_at_once() -> Iterator[None]:
-    """Handle SIGINT and SIGTERM alike for the time of one command.
+    """Handle SIGINT, SIGTERM and SIGHUP alike for the time of one command.
 
-    The first raises KeyboardInterrupt, or calls what ``detaching`` was given.
+    The first raises KeyboardInterrupt, or calls what ``detaching`` was given. One that was
+    ignored from the start (nohup, a background job of a script) stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     global _stages
     _stages = _Stages()
-    old = {number: signal.signal(number, _stages.handle) for number in _SIGNALS}
+    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    old = {number: signal.signal(number, _stages.handle) for number in heard}
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from datetime import UTC, datetime
 from types import TracebackType
@@ -44,7 +45,7 @@ class LiveLaunch:
             markup=False,
             emoji=False,
             no_color=not console.is_colored,
-            width=console.progress_width,
+            width=console.settings.width,
         )
         self._live = Live(
             get_renderable=self._draw,
@@ -69,7 +70,9 @@ class LiveLaunch:
         with self._lock:
             lines = self._ended(self.state.leave(kind, _now()))
         self._print(lines)
-        self._live.stop()
+        # A terminal that was closed must not keep a launch from cleaning up.
+        with contextlib.suppress(OSError):
+            self._live.stop()
 
     def event(self, event: Event) -> None:
         """Take one event."""
@@ -93,7 +96,8 @@ class LiveLaunch:
 
     def _print(self, lines: list[Line]) -> None:
         if lines:
-            self._screen.print(self._text(lines), soft_wrap=True)
+            with contextlib.suppress(OSError):
+                self._screen.print(self._text(lines), soft_wrap=True)
 
     def _draw(self) -> Text:
         now = _now()

@@ -84,6 +84,7 @@ def served_answer(record: RunRecord, status: RunStatus | None, *, width: int | N
         "ok": True,
         "record": record.model_dump(mode="json"),
         "status": status.model_dump(mode="json") if status else None,
+        "warnings": [text for text in (exposure_warning(record),) if text is not None],
     }
     return Answer(lines, data, (url,))
 

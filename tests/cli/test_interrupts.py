@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli import real
 
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 # Its cleaning up lasts until a line is typed, so a test decides what happens in the middle.
 CLEANS_UP = """
 import sys, time
@@ -82,6 +82,18 @@ def test_detaching_command_is_not_torn_out_of_its_work() -> None:
         process.popen.send_signal(signal.SIGINT)
         assert process.end() == 0
         assert "detached True" in process.text
+
+
+def test_signal_that_was_ignored_from_the_start_stays_ignored() -> None:
+    script = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)" + CLEANS_UP.replace(
+        "time.sleep(60)", "sys.stdin.readline(); print('went on', flush=True)"
+    )
+    with real.running([sys.executable, "-c", script]) as process:
+        process.wait_for("ready")
+        process.popen.send_signal(signal.SIGHUP)
+        process.type("\n")
+        assert process.end() == 0
+        assert "went on" in process.text
 
 
 @pytest.mark.parametrize("number", SIGNALS)

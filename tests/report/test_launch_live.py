@@ -87,6 +87,18 @@ def test_terminal_without_colour_gets_none() -> None:
     assert "\x1b[1;31m" not in screen.err
 
 
+def test_terminal_that_was_closed_does_not_end_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen(terminal=True, width=100)
+
+    def closed(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with LiveLaunch(screen.console) as view:
+        monkeypatch.setattr(screen.stderr, "write", closed)
+        for event in launch_events.interrupted().events:
+            view.event(event)
+
+
 def test_programs_get_every_event_as_a_line() -> None:
     screen = Screen(mode="json")
     events = launch_events.failed().events
