@@ -40,7 +40,7 @@ def start() -> int:
         return code
     remember_run()
     print(f"\n> {QUESTION}", flush=True)
-    code = sparkserve("chat", QUESTION) or sparkserve("status")
+    code = sparkserve("chat", "--temperature", "0", QUESTION) or sparkserve("status")
     print("\ndemo: end it with `make demo-stop`")
     return code
 
@@ -59,7 +59,7 @@ def stop() -> int:
 def remember_run() -> None:
     """Note the run's id, so that `stop` ends this run and no other."""
     answer = subprocess.run([SPARKSERVE, "status", "--json"], stdout=subprocess.PIPE, check=False)
-    run_id = json.loads(answer.stdout)["run_id"]
+    run_id = json.loads(answer.stdout)["status"]["run_id"]
     RUN_FILE.parent.mkdir(exist_ok=True)
     RUN_FILE.write_text(f"{run_id}\n")
 
