@@ -33,7 +33,7 @@ def start() -> int:
     name = json.loads(built.stdout)["name"]
     settings = [f"model.path={name}", f"model.served_name={name}", f"engram.directory={name}"]
     if tiny:
-        settings.append("gate.expect=none")
+        settings += ["gate.expect=none", "gate.plausible=false"]
     options = [word for setting in settings for word in ("--set", setting)]
     code = sparkserve("launch", "--profile", "local-demo", "--ensure", *options)
     if code:
