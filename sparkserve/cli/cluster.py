@@ -65,6 +65,21 @@ class InitOptions(OptionGroup):
     ] = False
 
 
+@dataclass(frozen=True)
+class ImportOptions(OptionGroup):
+    """What an import needs to be told."""
+
+    head_local: Annotated[
+        bool, typer.Option("--head-local", help="Rank 0 is this machine, without SSH.")
+    ] = False
+    default: Annotated[
+        bool, typer.Option("--default", help="Use it where no cluster is named.")
+    ] = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Show what would be taken over; write nothing.")
+    ] = False
+
+
 def init(
     console: Console,
     options: InitOptions,
@@ -140,6 +155,35 @@ def trust(
     _record(accept(console, fetched, yes=yes))
     entries = [one.entry for one in fetched]
     console.answer(trusted_answer(entries, str(known_hosts_file())))
+
+
+def import_env(
+    console: Console,
+    options: ImportOptions,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The .env of a published recipe.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the cluster.")] = "sparks",
+    yes: YesOpt = False,
+) -> None:
+    """Make a cluster of a recipe's .env file.
+
+    Every key is told: where it went, or why it was dropped. No node is asked; passwords and keys
+    are never stored.
+    """
+    from sparkserve import clusters
+    from sparkserve.interop import import_env_file
+    from sparkserve.report.cluster_view import import_answer
+
+    clusters.path_of(name)
+    found = import_env_file(file, name=name, head_is_local=options.head_local)
+    path = None
+    if not options.dry_run:
+        _allow_replacing(console, name, yes=yes)
+        path = clusters.save(found.cluster, overrides=found.overrides)
+        if options.default:
+            clusters.set_default(name)
+    saved = clusters.ClusterFile(found.cluster, found.overrides, path)
+    dropped = [(one.key, one.reason) for one in found.dropped]
+    console.answer(import_answer(saved, found.used, dropped, width=console.width))
 
 
 def _described(name: str, options: InitOptions) -> Cluster:
@@ -293,3 +337,11 @@ command(
     "trust",
     examples=["sparkserve cluster trust spark2", "sparkserve cluster trust --cluster lab"],
 )(trust)
+command(
+    app,
+    "import",
+    examples=[
+        "sparkserve cluster import ./.env lab --default",
+        "sparkserve cluster import ./.env --head-local --dry-run",
+    ],
+)(import_env)

@@ -155,6 +155,38 @@ def saved_answer(
     return Answer(lines, data, (name,))
 
 
+def import_answer(
+    file: ClusterFile,
+    used: Mapping[str, str],
+    dropped: Sequence[tuple[str, str]],
+    *,
+    width: int | None,
+) -> Answer:
+    """What became of every key of a neighbour's file.
+
+    used: key -> where it went. dropped: key and reason.
+    """
+    saved = line(Span("saved ", "good"), f"cluster {file.cluster.name} in {file.path}")
+    taken = [[Span(key, "name"), Span(goes_to)] for key, goes_to in used.items()]
+    left = [[Span(key, "name"), Span(reason)] for key, reason in dropped]
+    lines = [
+        saved if file.path else line("nothing was written"),
+        *node_table(file, width=width),
+        line(),
+        *table((Column("TAKEN OVER"), Column("AS")), taken, width=None),
+        *([line(), *table((Column("DROPPED"), Column("WHY")), left, width=None)] if left else []),
+    ]
+    if file.path:
+        command = f"sparkserve cluster trust --cluster {file.cluster.name}"
+        lines += [line(), line(Span("next: ", "dim"), command)]
+    data = {
+        "cluster": _cluster_data(file),
+        "used": dict(used),
+        "dropped": [{"key": key, "reason": reason} for key, reason in dropped],
+    }
+    return Answer(lines, data, (file.cluster.name,))
+
+
 def trusted_answer(keys: Sequence[KeyEntry], path: str) -> Answer:
     """Host keys that were just recorded."""
     recorded = [entry.node for entry in keys if entry.state in ("new", "changed")]

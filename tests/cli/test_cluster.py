@@ -240,3 +240,54 @@ class TestList:
         outcome = run("cluster", "list")
         assert outcome.code == 0
         assert "the default cluster 'lab' has no file" in outcome.err
+
+
+class TestImport:
+    """``cluster import``."""
+
+    @pytest.fixture
+    def env_file(self, tmp_path: Path) -> Path:
+        path = tmp_path / ".env"
+        path.write_text(
+            "HEAD_IP=10.1.0.1\nWORKER_IPS=10.1.0.2\nWORKER_HOSTS=spark2\nHEAD_HOST=spark1\n"
+            "WORKER_USER=me\nSERVER_PORT=9000\nWORKER_PASS=geheim\nNFS_EXPORT=1\nTP_SIZE=2\n"
+        )
+        return path
+
+    def test_every_key_is_told(self, run: Run, env_file: Path) -> None:
+        outcome = run("cluster", "import", str(env_file), "lab", "--default")
+        outcome.golden("cluster-import")
+        assert outcome.code == 0
+        file = clusters.load("lab")
+        assert [node.host for node in file.cluster.nodes] == ["spark1", "spark2"]
+        assert file.overrides["serving"] == {"port": 9000}
+        assert clusters.default_name() == "lab"
+
+    def test_no_secret_is_shown_or_stored(self, run: Run, env_file: Path) -> None:
+        for args in ([], ["--json"]):
+            outcome = run("cluster", "import", str(env_file), "lab", "--yes", *args)
+            assert "geheim" not in outcome.out + outcome.err
+        assert "geheim" not in (clusters.folder() / "lab.toml").read_text()
+
+    def test_dry_run_writes_nothing(self, run: Run, env_file: Path) -> None:
+        outcome = run("cluster", "import", str(env_file), "lab", "--dry-run", "--json")
+        assert outcome.data["cluster"]["path"] is None
+        assert outcome.data["used"]["SERVER_PORT"] == "serving.port"
+        assert "WORKER_PASS" in [one["key"] for one in outcome.data["dropped"]]
+        assert clusters.names() == ()
+
+    def test_head_can_be_this_machine(self, run: Run, env_file: Path) -> None:
+        assert run("cluster", "import", str(env_file), "lab", "--head-local").code == 0
+        assert clusters.load("lab").cluster.nodes[0].is_local
+
+    def test_existing_cluster_is_not_replaced_unasked(self, run: Run, env_file: Path) -> None:
+        assert run("cluster", "import", str(env_file), "lab").code == 0
+        outcome = run("cluster", "import", str(env_file), "lab")
+        assert outcome.code == 2
+        assert "--yes replaces it" in outcome.err
+
+    def test_wrong_file_is_named_with_its_line(self, run: Run, env_file: Path) -> None:
+        env_file.write_text("HEAD_IP=10.1.0.1\nSERVER_PORT=high\n")
+        outcome = run("cluster", "import", str(env_file))
+        assert outcome.code == 2
+        assert "$TMP/.env line 2: SERVER_PORT = 'high'" in outcome.err
