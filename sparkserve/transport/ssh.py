@@ -39,9 +39,7 @@ SESSIONS = 8
 """Commands at once on one connection; sshd's MaxSessions is 10 by default."""
 COMMAND_LIMIT_BYTES = 120_000
 """Linux gives one argument 128 KiB, and the login shell gets the whole command as one."""
-_SESSION_WAIT_S = 30.0
-_SESSION_RETRY_S = 0.1
-_PROBE_S = 5.0
+_SESSION_WAIT_S, _SESSION_RETRY_S, _PROBE_S = 30.0, 0.1, 5.0
 
 # Without a handler Python prints paramiko's internal tracebacks to stderr; what matters of
 # them comes back as our errors.
@@ -129,7 +127,7 @@ class SshHost(Commands):
         for forwarder in self._forwarders:
             forwarder.close()
         with self._lock:
-            self._drop()
+            _close_all(self._hops)
 
     def _drive(self, order: Order, sink: Sink) -> Result:
         if not self._sessions.acquire(timeout=order.limit_s):
@@ -156,11 +154,9 @@ class SshHost(Commands):
     def _start(self, order: Order) -> Any:
         argv = wrapped(order.argv, limit_s=order.limit_s, takes_input=order.stdin is not None)
         line = command_line(argv)
-        if len(line.encode()) > COMMAND_LIMIT_BYTES:
-            raise ValueError(
-                f"a command of {len(line.encode())} bytes, expected at most "
-                f"{COMMAND_LIMIT_BYTES}: send it on stdin"
-            )
+        if (size := len(line.encode())) > COMMAND_LIMIT_BYTES:
+            limit = f"expected at most {COMMAND_LIMIT_BYTES}: send it on stdin"
+            raise ValueError(f"a command of {size} bytes, {limit}")
         channel = self._open_session(order)
         try:
             channel.exec_command(line)
@@ -190,13 +186,9 @@ class SshHost(Commands):
                 raise ConnectionLostError(self.name, "the connection was closed")
             if self._hops and self._hops[-1].is_connected:
                 return self._hops[-1].transport
-            self._drop()
+            _close_all(self._hops)
             self._hops = _open_chain((*self._target.jumps, self._target), self._known_hosts)
             return self._hops[-1].transport
-
-    def _drop(self) -> None:
-        _close_all(self._hops)
-        self._hops = []
 
 
 def fetch_host_key(target: Target, *, known_hosts: Path) -> HostKey:
@@ -237,9 +229,9 @@ def _open_chain(targets: Sequence[Target], known_hosts: Path) -> list[Any]:
     return hops
 
 
-def _close_all(hops: Sequence[Any]) -> None:
-    for hop in reversed(hops):
-        hop.client.close()
+def _close_all(hops: list[Any]) -> None:
+    while hops:
+        hops.pop().client.close()
 
 
 def _open_one(target: Target, through: Any, known_hosts: Path) -> Any:
