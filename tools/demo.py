@@ -17,6 +17,7 @@ SPARKSERVE = Path(sys.executable).with_name("sparkserve")
 # The root of this machine where no cluster file says otherwise.
 ROOT = Path.home() / "sparkserve"
 # The bare question is a near tie of a model this small; with the second sentence it is none.
+ASK = ("chat", "--temperature", "0", "--max-tokens", "48")
 QUESTION = "What is the capital of France? Answer in one short sentence."
 
 
@@ -40,7 +41,7 @@ def start() -> int:
         return code
     remember_run()
     print(f"\n> {QUESTION}", flush=True)
-    code = sparkserve("chat", "--temperature", "0", QUESTION) or sparkserve("status")
+    code = sparkserve(*ASK, QUESTION) or sparkserve("status")
     print("\ndemo: end it with `make demo-stop`")
     return code
 
