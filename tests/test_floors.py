@@ -18,7 +18,7 @@ FLOORS: dict[str, int] = {
     "engram": 3, "evals": 3, "bench": 3, "sim": 3,
     "checks": 4, "planning": 4,
     "ops": 5, "report": 5,
-    "cli": 6,
+    "cli": 6, "__main__": 7,
 }  # fmt: skip
 # Rooms of the node plane stand beside the floors: what each may use, besides floors 0 and 1.
 NODE_PLANE: dict[str, set[str]] = {

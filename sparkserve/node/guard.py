@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from sparkserve.errors import BusyError, ExitCode
@@ -148,8 +149,13 @@ class Guard:
         self.end(Stop(f"rank {rank} lost: {reason}", rank, failed=True))
 
     def stop_received(self, stop: Stop) -> None:
-        """Another rank ends the run."""
-        self.end(stop)
+        """Another rank ends the run; its reason is told as that rank's, not as ours."""
+        said = (
+            stop.reason
+            if stop.reason.startswith("rank ")
+            else (f"rank {stop.origin_rank}: {stop.reason}")
+        )
+        self.end(replace(stop, reason=said))
 
     def reap(self) -> None:
         """Collect ended children; the engine's end is the end of the run."""

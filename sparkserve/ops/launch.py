@@ -108,6 +108,10 @@ def run(request: LaunchRequest, doors: Doors, observer: Observer) -> LaunchResul
         _look(launch)
         existing = _existing(launch) if request.ensure else None
         if existing is not None:
+            # That the nodes serve is then what was asked for, not a fault.
+            launch.findings = tuple(f for f in launch.findings if f.check_id != "NODE.IDLE")
+        _tell_findings(launch)
+        if existing is not None:
             return _take_up(launch, existing)
         _refuse_failures(launch)
         return _dry(launch) if request.dry_run else _start(launch, doors)
@@ -158,6 +162,9 @@ def _look(launch: _Launch) -> None:
     launch.timings_s["facts"] = _since(started)
     scene = Scene(profile, launch.cluster, launch.facts)
     launch.findings = judge(launch_checks.LAUNCH, scene)
+
+
+def _tell_findings(launch: _Launch) -> None:
     for finding in launch.findings:
         launch.emitter.emit(
             "finding", finding.title, node=finding.node, data=finding.model_dump(mode="json")

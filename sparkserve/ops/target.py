@@ -28,7 +28,7 @@ class Target:
     settings: tuple[str, ...] = ()
     """``key=value`` texts of ``--set``."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Profile values of other options, by dotted key (``serving.port``)."""
+    """Profile values of other options, nested as in a profile file."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,10 @@ def resolve(target: Target, environment: Mapping[str, str]) -> Resolved:
     resolved = profiles.load(
         name,
         layers=[
-            profiles.layer_from_cluster(file.cluster.name, file.overrides),
-            profiles.layer_from_environment(environment),
-            profiles.layer_from_values(target.values, origin="command line"),
             profiles.layer_from_settings(target.settings),
+            profiles.layer_from_values(target.values, origin="command line"),
+            profiles.layer_from_environment(environment),
+            profiles.layer_from_cluster(file.cluster.name, file.overrides),
         ],
     )
     cluster, count_reason = _take(file.cluster, target.nodes, resolved)
@@ -119,18 +119,22 @@ def _take(cluster: Cluster, wanted: int | None, resolved: ResolvedProfile) -> tu
     tp = resolved.profile.parallel.tp
     have = len(cluster.nodes)
     count = wanted if wanted is not None else tp
+    if have < count:
+        only = (
+            "only this machine is known"
+            if cluster.name == clusters.LOCAL_NAME
+            else (f"cluster {cluster.name} has {have} node{'s' if have > 1 else ''}")
+        )
+        raise ConfigError(
+            f"{only}, expected {count} nodes",
+            hint="sparkserve cluster init NAME --hosts a,b,... --default, or --hosts a,b,...",
+        )
     if count != tp:
         raise ConfigError(
             f"--nodes {count} contradicts profile {resolved.profile.name}: "
             f"parallel.tp = {tp} ({resolved.origins.get('parallel.tp', 'default')}), "
             "one rank runs on each node",
             hint=f"sparkserve launch --nodes {tp}, or --set parallel.tp={count}",
-        )
-    if have < count:
-        raise ConfigError(
-            f"cluster {cluster.name} has {have} node{'s' if have > 1 else ''}, "
-            f"expected {count} for parallel.tp = {tp}",
-            hint="sparkserve cluster show",
         )
     if have > count:
         return cluster.take(count), f"the first {count} of {have} nodes"

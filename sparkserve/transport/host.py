@@ -118,18 +118,24 @@ class GroupResult(Mapping[str, T]):
 
 
 def map_hosts(hosts: Sequence[Host], work: Callable[[Host], T]) -> GroupResult[T]:
-    """Do the same work on all hosts at once; NodeErrors are collected, anything else is raised."""
+    """Do the same work on all hosts at once; NodeErrors are collected, anything else is raised.
+
+    An interrupt is raised at once: whoever closes the hosts ends what still runs on them.
+    """
     values: dict[str, T] = {}
     errors: dict[str, NodeError] = {}
     if not hosts:
         return GroupResult(values, errors)
-    with ThreadPoolExecutor(max_workers=len(hosts), thread_name_prefix="node") as pool:
+    pool = ThreadPoolExecutor(max_workers=len(hosts), thread_name_prefix="node")
+    try:
         futures = {host.name: pool.submit(work, host) for host in hosts}
-    for name, future in futures.items():
-        try:
-            values[name] = future.result()
-        except NodeError as error:
-            errors[name] = error
+        for name, future in futures.items():
+            try:
+                values[name] = future.result()
+            except NodeError as error:
+                errors[name] = error
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
     return GroupResult(values, errors)
 
 

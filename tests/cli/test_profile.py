@@ -91,13 +91,7 @@ def test_show_as_json(run: Run, own_profile: Path) -> None:
     "named",
     [
         pytest.param(True, id="named"),
-        pytest.param(
-            False,
-            id="chosen",
-            marks=pytest.mark.xfail(
-                reason="ops.target.resolve hands its layers over weakest first", strict=True
-            ),
-        ),
+        pytest.param(False, id="chosen"),
     ],
 )
 def test_command_line_beats_environment_beats_cluster(
