@@ -26,7 +26,7 @@ class Result:
     """For messages only: shell-quoted and shortened."""
     status: Literal["exited", "lost", "timed-out"]
     exit_code: int | None
-    """None unless status is ``exited``; a signal's number is negative."""
+    """None unless status is ``exited``; a signal's number is negative (-128: not known which)."""
     stdout: str
     stderr: str
     elapsed_s: float
@@ -83,7 +83,7 @@ class Host(Protocol):
         """Reach a TCP port that listens on the node's loopback; close it after use."""
 
     def close(self) -> None:
-        """Close the connection; nothing that runs on the node is affected."""
+        """Close the connection; commands that run over it end, what detached itself goes on."""
 
 
 class ForwardedPort(Protocol):

@@ -1,10 +1,15 @@
 """Hosts of both kinds: this machine, and this machine over a real sshd."""
 
+import os
+import random
+import signal
+
 import pytest
 
 from sparkserve.transport.connect import connect
 from sparkserve.transport.local import LocalHost
 from tests.transport.loopback_sshd import running_sshd
+from tests.transport.processes import pids_of
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +44,12 @@ def host(request):
     if request.param == "local":
         return LocalHost("spark1")
     return request.getfixturevalue("ssh_host")
+
+
+@pytest.fixture
+def mark():
+    """A text that names this test's processes and nobody else's."""
+    text = f"mark{random.SystemRandom().getrandbits(64):x}"
+    yield text
+    for pid in pids_of(text):
+        os.kill(pid, signal.SIGKILL)

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import random
 import signal
 import sys
 import threading
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from sparkserve.errors import RemoteError
 from sparkserve.transport import pump
 from tests.transport.loopback_sshd import wait_until
+from tests.transport.processes import pids_of, sleeper
 
 HOSTILE = [
     "", " ", "-n", "--help", "a b", "it's", '"', "'", "''", "`id`", "$(id)", "${HOME}", "$HOME",
@@ -23,34 +23,6 @@ HOSTILE = [
     "\x7f", "a" * 5000, "'\"'\"'",
 ]  # fmt: skip
 ECHO = ["import json,sys; print(json.dumps(sys.argv[1:]))"]
-
-
-def pids_of(mark):
-    """Pids of live processes that have a text in their command line."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                line = (folder / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if mark.encode() in line:
-                found.append(int(folder.name))
-    return found
-
-
-@pytest.fixture
-def mark():
-    """A text that names this test's processes and nobody else's."""
-    text = f"mark{random.SystemRandom().getrandbits(64):x}"
-    yield text
-    for pid in pids_of(text):
-        os.kill(pid, signal.SIGKILL)
-
-
-def sleeper(mark):
-    """A shell command that sleeps as one process which carries the mark."""
-    return f"{sys.executable} -c 'import time; time.sleep(600)' {mark}"
 
 
 def python(host, code, *argv, **kwargs):

@@ -18,6 +18,7 @@ from sparkserve.errors import (
     ConnectionLostError,
     HostKeyError,
     NodeError,
+    RemoteError,
     UnreachableError,
 )
 from sparkserve.model.cluster import Cluster, Node
@@ -29,7 +30,7 @@ from sparkserve.transport.local import LocalHost
 from sparkserve.transport.ssh import SshHost
 from sparkserve.transport.target import configured_target, plain_target
 from tests.transport.loopback_sshd import free_port, make_key, running_sshd, wait_until
-from tests.transport.test_hosts import mark, pids_of, sleeper  # noqa: F401
+from tests.transport.processes import pids_of, sleeper
 
 
 @pytest.fixture
@@ -339,7 +340,7 @@ def kill_sessions(server):
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_connection_that_dies_during_a_command_is_lost_not_failed(own_sshd, mark):  # noqa: F811
+def test_a_connection_that_dies_during_a_command_is_lost_not_failed(own_sshd, mark):
     host = connect(own_sshd.cluster(), known_hosts=own_sshd.known_hosts, use_ssh_config=False)[
         "spark1"
     ]
@@ -409,7 +410,17 @@ def test_a_connection_that_dies_during_a_put_leaves_the_old_file_and_no_part(own
     host.close()
 
 
-def test_a_killed_wrapper_is_an_unknown_signal_not_a_lost_connection(ssh_host, mark):  # noqa: F811
+def test_content_that_arrives_changed_is_refused_and_removed(ssh_host, tmp_path, monkeypatch):
+    ssh_host.put(b"old", str(tmp_path / "file"))
+    monkeypatch.setattr(
+        ssh, "put_argv", lambda *args, make=ssh.put_argv: [*make(*args)[:-1], "0" * 64]
+    )
+    with pytest.raises(RemoteError, match=r"file arrived changed: sha256 [0-9a-f]{64}, expected"):
+        ssh_host.put(b"new", str(tmp_path / "file"))
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"old")]
+
+
+def test_a_killed_wrapper_is_an_unknown_signal_not_a_lost_connection(ssh_host, mark):
     results = []
     thread = threading.Thread(
         target=lambda: results.append(
@@ -449,7 +460,7 @@ host.run([sys.executable, "-c", "import time; time.sleep(600)", mark], timeout_s
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_controller_leaves_nothing_running(sshd, mark, number):  # noqa: F811
+def test_a_killed_controller_leaves_nothing_running(sshd, mark, number):
     # The controller's own command line must not count: it gets the mark in two parts.
     argv = [sys.executable, "-c", CONTROLLER, sshd.cluster().model_dump_json()]
     controller = subprocess.Popen(
