@@ -59,13 +59,16 @@ def _parse_python(text: str) -> RuntimeFacts:
 
 
 def _script_holder(_: Context) -> str:
-    # A lock file outlives its guard; only a guard that still lives holds the node.
+    # A lock file outlives its guard, and the guard's pid may be another process by now: only the
+    # process that began when the guard did holds the node. Trying the lock itself could make a
+    # guard that starts at this moment believe that the node is taken.
     return """\
 f="$ROOT/state/serving.lock"
 [ -s "$f" ] || { echo '{}'; exit 0; }
-pid=$(sed -n 's/.*"pid": *\\([0-9]*\\).*/\\1/p' "$f")
-if [ -n "$pid" ] && grep -aq sparkserve.node "/proc/$pid/cmdline" 2>/dev/null
-then cat "$f"; else echo '{}'; fi
+number() { sed -n 's/.*"'"$1"'": *\\([0-9]*\\).*/\\1/p' "$f"; }
+pid=$(number pid); begun=$(number start_ticks)
+set -- $(sed 's/.*) //' "/proc/${pid:-none}/stat" 2>/dev/null)
+if [ "${1:-Z}" != Z ] && [ "${20}" = "$begun" ]; then cat "$f"; else echo '{}'; fi
 """
 
 

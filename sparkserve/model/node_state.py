@@ -28,6 +28,8 @@ class RankState(Model):
     at_s: float
     """Unix time of the change by the node's clock."""
     guard_pid: int
+    guard_start_ticks: int
+    """When the guard began, in clock ticks since boot: a pid alone may be another process now."""
     engine_pid: int | None = None
     exit_code: int | None = None
     """Of the engine; negative = killed by that signal."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from pathlib import Path
 from typing import Any
 
-from sparkserve.model.run_files import ENGINE_LOG, SPEC, STATE
+from sparkserve.model.run_files import ENGINE_LOG, SPEC
 from sparkserve.node import follow, processes
-from sparkserve.node.follow import read_json
+from sparkserve.node.follow import read_state
 
 _STOP_LIMIT_S = 20.0
 _POLL_S = 0.05
@@ -18,13 +17,13 @@ _POLL_S = 0.05
 
 def status(run_dir: Path) -> dict[str, Any]:
     """State, counters and last log line of one run directory; ``state`` None = unknown here."""
-    state = read_json(run_dir / STATE)
-    if not isinstance(state, dict):
+    state = read_state(run_dir)
+    if state is None:
         return {"state": None, "progress": None, "last_line": ""}
     alive = follow.guard_lives(state)
     if not alive and state["state"] not in ("stopped", "failed", "refused"):
         state = state | {"state": "failed", "reason": "the guard died"}
-    counters = follow.progress(run_dir, int(state["guard_pid"])) if alive else None
+    counters = follow.progress(run_dir, state["guard_pid"]) if alive else None
     return {"state": state, "progress": counters, "last_line": last_line(run_dir)}
 
 
@@ -49,24 +48,28 @@ def stop(run_dir: Path, *, gentle: bool = True) -> dict[str, Any]:
     Returns:
         ``{"was": state before, "ended": number of processes ended directly, "survivors": [pid]}``
     """
-    state = read_json(run_dir / STATE)
-    was = state["state"] if isinstance(state, dict) else "absent"
-    if isinstance(state, dict) and follow.guard_lives(state):
-        os.kill(int(state["guard_pid"]), signal.SIGTERM if gentle else signal.SIGINT)
-        _await_end(run_dir)
-    left = processes.carrying(str(run_dir / SPEC))
-    survivors = processes.end(left, grace_s=1.0)
+    state = read_state(run_dir)
+    was = state["state"] if state is not None else "absent"
+    if state is not None:
+        guard = processes.living(state["guard_pid"], state["guard_start_ticks"])
+        if guard is not None:
+            processes.send([guard], signal.SIGTERM if gentle else signal.SIGINT)
+            _await_end(state)
+    left: dict[int, processes.Process] = {}
+
+    def find() -> list[processes.Process]:
+        found = processes.carrying(str(run_dir / SPEC))
+        left.update({process.pid: process for process in found})
+        return found
+
+    survivors = processes.end_all(find, grace_s=1.0)
     return {"was": was, "ended": len(left), "survivors": [p.pid for p in survivors]}
 
 
-def _await_end(run_dir: Path) -> None:
+def _await_end(state: dict[str, Any]) -> None:
+    """Wait for the guard itself, not for its word: until it is gone it holds the node."""
     deadline = time.monotonic() + _STOP_LIMIT_S
-    while time.monotonic() < deadline:
-        state = read_json(run_dir / STATE)
-        if not isinstance(state, dict) or state["state"] in ("stopped", "failed", "refused"):
-            return
-        if not follow.guard_lives(state):
-            return
+    while time.monotonic() < deadline and follow.guard_lives(state):
         time.sleep(_POLL_S)
 
 
@@ -74,8 +77,8 @@ def runs(root: Path) -> list[dict[str, Any]]:
     """Every run below ``<root>/state/runs`` with its state, newest first."""
     found = []
     for path in sorted((root / "state" / "runs").glob("*"), reverse=True):
-        state = read_json(path / STATE)
-        if isinstance(state, dict):
+        state = read_state(path)
+        if state is not None:
             alive = follow.guard_lives(state)
             found.append({"run_dir": str(path), "alive": alive, "state": state})
     return found

@@ -28,9 +28,19 @@ Emit = Callable[[str, Any], None]
 def read_json(path: Path) -> Any | None:
     """Parsed content of a JSON file, or None where it does not exist or is not JSON."""
     try:
-        return json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
+        return json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
+
+
+def read_state(run_dir: Path) -> dict[str, Any] | None:
+    """The guard's state file, or None where there is none that says which guard wrote it."""
+    state = read_json(run_dir / STATE)
+    if not isinstance(state, dict) or not isinstance(state.get("state"), str):
+        return None
+    if not all(isinstance(state.get(key), int) for key in ("guard_pid", "guard_start_ticks")):
+        return None
+    return state
 
 
 class LogTail:
@@ -93,8 +103,7 @@ def _rows_in(stats: Any) -> int | None:
 
 def guard_lives(state: dict[str, Any]) -> bool:
     """Whether the guard that wrote this state still runs."""
-    process = processes.read_process(int(state["guard_pid"]))
-    return process is not None and process.state not in "ZX"
+    return processes.living(state["guard_pid"], state["guard_start_ticks"]) is not None
 
 
 class Follower:
@@ -110,19 +119,19 @@ class Follower:
 
     def step(self) -> bool:
         """Emit what is new; True once the rank has ended and everything was told."""
-        state = read_json(self._run_dir / STATE)
-        dead = isinstance(state, dict) and not guard_lives(state)
-        ended = isinstance(state, dict) and (state["state"] in _FINAL or dead)
+        state = read_state(self._run_dir)
+        dead = state is not None and not guard_lives(state)
+        ended = state is not None and (state["state"] in _FINAL or dead)
         for line in self._log.lines(final=ended):
             self._emit("log", line)
         self._tell_reports()
-        if isinstance(state, dict):
+        if state is not None:
             if dead and state["state"] not in _FINAL:
                 state = state | {"state": "failed", "reason": "the guard died"}
             if state != self._state:
                 self._state = state
                 self._emit("state", state)
-            self._tell_progress(int(state["guard_pid"]))
+            self._tell_progress(state["guard_pid"])
         return ended
 
     def _tell_reports(self) -> None:

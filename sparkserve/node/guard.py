@@ -20,7 +20,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from sparkserve.errors import BusyError, ExitCode
+from sparkserve.errors import BusyError, ConfigError, ExitCode
 from sparkserve.files import replace_file
 from sparkserve.model import run_files
 from sparkserve.model.engine_spec import EngineSpec
@@ -56,15 +56,27 @@ def hold_node(spec: EngineSpec) -> int:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        holder = os.read(descriptor, 4096).decode(errors="replace").strip()
+        holder = _holder(os.read(descriptor, 4096))
         os.close(descriptor)
-        raise BusyError(
-            f"{spec.node} already serves {holder or 'another run'}", hint="sparkserve stop"
-        ) from error
+        raise BusyError(f"{spec.node} already serves {holder}", hint="sparkserve stop") from error
     os.ftruncate(descriptor, 0)
-    os.write(descriptor, json.dumps({"run_id": spec.run_id, "pid": os.getpid()}).encode())
-    os.set_inheritable(descriptor, False)
+    note = {"run_id": spec.run_id, "pid": os.getpid(), "start_ticks": _own_start_ticks()}
+    os.write(descriptor, json.dumps(note).encode())
     return descriptor
+
+
+def _holder(note: bytes) -> str:
+    try:
+        return f"run {json.loads(note)['run_id']}"
+    except (ValueError, KeyError, TypeError):
+        # The holder locked the file an instant ago and has not signed it yet.
+        return "another run"
+
+
+def _own_start_ticks() -> int:
+    me = processes.read_process(os.getpid())
+    assert me is not None, "this process is in /proc"
+    return me.start_ticks
 
 
 class Guard:
@@ -76,7 +88,11 @@ class Guard:
         self.run_dir = Path(spec.run_dir)
         self.engine_pid: int | None = None
         self.exit_code: int | None = None
+        self._link = self._make_link()
         self._ended: asyncio.Future[Stop] | None = None
+        self._start_ticks = _own_start_ticks()
+        self._hurry = asyncio.Event()
+        """Set by a stop that comes after the end: whoever asks tells the other ranks too."""
 
     def start_engine(self) -> None:
         """Fork the engine into a session of its own, its output appended to ``engine.log``."""
@@ -119,7 +135,7 @@ class Guard:
         loop.add_signal_handler(signal.SIGTERM, lambda: self._asked_to_stop(gentle=True))
         loop.add_signal_handler(signal.SIGINT, lambda: self._asked_to_stop(gentle=False))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-        link = self._link()
+        link = self._link
         memory = asyncio.create_task(self._watch_memory())
         self.reap()
         try:
@@ -137,7 +153,15 @@ class Guard:
         self.reap()
         self.write_state("failed" if stop.failed else "stopped", stop, survivors)
         if link is not None:
-            await link.linger(_LINGER_S)
+            await self._linger(link)
+
+    async def _linger(self, link: HeadLink | WorkerLink) -> None:
+        """Stay to tell the others, but no longer than somebody waits for this node."""
+        lingering = asyncio.create_task(link.linger(_LINGER_S))
+        hurry = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait({lingering, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (lingering, hurry):
+            task.cancel()
 
     def end(self, stop: Stop) -> None:
         """Begin the end of the run; the first reason counts."""
@@ -182,6 +206,7 @@ class Guard:
             state=state,
             at_s=time.time(),
             guard_pid=os.getpid(),
+            guard_start_ticks=self._start_ticks,
             engine_pid=self.engine_pid,
             exit_code=self.exit_code,
             reason=reason,
@@ -192,33 +217,46 @@ class Guard:
         except OSError:
             log.exception("cannot write state %s", state)
 
-    def _link(self) -> HeadLink | WorkerLink | None:
+    def _make_link(self) -> HeadLink | WorkerLink | None:
         if self.spec.world_size == 1:
             return None
-        key = bytes.fromhex((self.run_dir / run_files.GUARD_KEY).read_text().strip())
+        path = self.run_dir / run_files.GUARD_KEY
+        try:
+            key = bytes.fromhex(path.read_text().strip())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path} holds no key of this run's guards: {error}") from error
         kind = HeadLink if self.spec.rank == 0 else WorkerLink
         return kind(self.spec, key, self)
 
     def _asked_to_stop(self, *, gentle: bool) -> None:
+        if self._ended is not None and self._ended.done():
+            self._hurry.set()
         self.end(Stop("stopped on request", self.spec.rank, failed=False, gentle=gentle))
 
     def _end_processes(self, stop: Stop) -> int:
-        everything = {p.pid: p for p in processes.descendants(os.getpid())}
-        everything |= {p.pid: p for p in processes.carrying(str(self.spec_path))}
         if stop.gentle:
             # The engine's own process drains and ends its children; the rest is for what stays.
             processes.end(
-                [p for p in everything.values() if p.pid == self.engine_pid],
-                grace_s=_GENTLE_GRACE_S,
+                [p for p in self._family() if p.pid == self.engine_pid], grace_s=_GENTLE_GRACE_S
             )
-        left = {p.pid: p for p in processes.descendants(os.getpid())} | everything
-        return len(processes.end(left.values(), grace_s=self.spec.guard.stop_grace_s))
+        return len(processes.end_all(self._family, grace_s=self.spec.guard.stop_grace_s))
+
+    def _family(self) -> list[processes.Process]:
+        found = {p.pid: p for p in processes.descendants(os.getpid())}
+        found |= {p.pid: p for p in processes.carrying(str(self.spec_path))}
+        return list(found.values())
 
     async def _watch_memory(self) -> None:
         floor_bytes = self.spec.guard.memory_floor_bytes
         low = 0
         while floor_bytes:
-            available_bytes = processes.memory_available_bytes()
+            try:
+                available_bytes = processes.memory_available_bytes()
+            except (OSError, ValueError):
+                # Not observed is not low; the watch itself must go on.
+                log.exception("cannot read MemAvailable")
+                await asyncio.sleep(_MEMORY_PERIOD_S)
+                continue
             low = low + 1 if available_bytes < floor_bytes else 0
             if low >= _MEMORY_SAMPLES:
                 reason = (
@@ -232,8 +270,8 @@ class Guard:
 
 def _describe_exit(exit_code: int) -> str:
     if exit_code < 0:
-        name = signal.Signals(-exit_code).name
-        return f"engine killed by {name}"
+        names = {number.value: number.name for number in signal.Signals}
+        return f"engine killed by {names.get(-exit_code, f'signal {-exit_code}')}"
     if exit_code == ExitCode.REFUSED:
         return "engine refused to start (exit 78): see the FATAL line in its log"
     return f"engine exited with code {exit_code}"
@@ -243,12 +281,13 @@ def run(spec_path: Path) -> None:
     """Guard the rank that this engine.json describes until it ends.
 
     Raises:
-        ConfigError: no such spec, or not one.
+        ConfigError: no such spec, or not one; or no key of the run's guards.
         BusyError: another run holds the node; said in ``state.json`` too.
     """
     spec = boot.load_spec(spec_path)
     for name in (run_files.REPORTS, run_files.STATS):
         (Path(spec.run_dir) / name).mkdir(exist_ok=True)
+    # What may be wrong with the key must show before an engine is there.
     guard = Guard(spec, spec_path)
     try:
         hold_node(spec)

@@ -280,6 +280,9 @@ class WorkerLink:
             limit_s = 0
         deadline = asyncio.get_running_loop().time() + limit_s
         while not self._told and asyncio.get_running_loop().time() < deadline:
+            if self._task is None or self._task.done():
+                # Rank 0 has ended the run itself, or is given up: nobody is left to be told.
+                return
             await asyncio.sleep(_RETRY_S)
         if self._task is not None:
             self._task.cancel()

@@ -6,10 +6,11 @@ names the run's engine.json; never because of its name.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from sparkserve.model.engine_spec import SPEC_VARIABLE
 _PROC = Path("/proc")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_ROUNDS = 20
+"""How often ``end_all`` looks again before it lets go."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +38,11 @@ class Process:
 def read_process(pid: int) -> Process | None:
     """The process with this pid, or None where there is none."""
     try:
-        text = (_PROC / str(pid) / "stat").read_text()
+        # A command name is 15 bytes of whatever kind: half a letter must not end the guard.
+        text = (_PROC / str(pid) / "stat").read_bytes().decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The command name may hold spaces and brackets; fields are counted after the last one.
+    # It may hold spaces and brackets too; fields are counted after the last one.
     fields = text[text.rindex(")") + 2 :].split()
     return Process(
         pid=pid,
@@ -48,6 +52,14 @@ def read_process(pid: int) -> Process | None:
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
         rss_bytes=int(fields[21]) * _PAGE_BYTES,
     )
+
+
+def living(pid: int, start_ticks: int) -> Process | None:
+    """The process of this pid if it lives and is the one that began then, not a later one."""
+    process = read_process(pid)
+    if process is None or process.state in "ZX" or process.start_ticks != start_ticks:
+        return None
+    return process
 
 
 def all_processes() -> dict[int, Process]:
@@ -91,27 +103,40 @@ def carrying(spec_path: str) -> list[Process]:
 
 
 def send(processes: Iterable[Process], signal_number: signal.Signals) -> None:
-    """Signal processes; those that ended in the meantime are passed over."""
+    """Signal processes; those that ended in the meantime or are not ours are passed over."""
     for process in processes:
-        now = read_process(process.pid)
-        if now is not None and now.start_ticks == process.start_ticks:
-            try:
+        if living(process.pid, process.start_ticks) is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process.pid, signal_number)
-            except ProcessLookupError:
-                continue
 
 
 def end(processes: Iterable[Process], *, grace_s: float) -> list[Process]:
     """SIGTERM, wait up to ``grace_s``, SIGKILL what is left, wait again.
 
     Returns:
-        Processes that survived even SIGKILL for two seconds (stuck in the kernel).
+        Processes that survived even SIGKILL for two seconds (stuck in the kernel, or not ours).
     """
-    living = list(processes)
-    send(living, signal.SIGTERM)
-    living = _wait_gone(living, grace_s)
-    send(living, signal.SIGKILL)
-    return _wait_gone(living, 2.0)
+    left = list(processes)
+    send(left, signal.SIGTERM)
+    left = _wait_gone(left, grace_s)
+    send(left, signal.SIGKILL)
+    return _wait_gone(left, 2.0)
+
+
+def end_all(find: Callable[[], Iterable[Process]], *, grace_s: float) -> list[Process]:
+    """End what ``find`` finds until it finds nothing: a process may start others as it ends.
+
+    Returns:
+        Processes that cannot be ended.
+    """
+    stuck: dict[int, Process] = {}
+    for _ in range(_ROUNDS):
+        found = [process for process in find() if process.pid not in stuck]
+        if not found:
+            break
+        stuck |= {process.pid: process for process in end(found, grace_s=grace_s)}
+        grace_s = 0.0
+    return [process for process in stuck.values() if _lives(process)]
 
 
 def _wait_gone(processes: list[Process], limit_s: float) -> list[Process]:
@@ -124,8 +149,7 @@ def _wait_gone(processes: list[Process], limit_s: float) -> list[Process]:
 
 
 def _lives(process: Process) -> bool:
-    now = read_process(process.pid)
-    return now is not None and now.start_ticks == process.start_ticks and now.state not in "ZX"
+    return living(process.pid, process.start_ticks) is not None
 
 
 def storage_read_bytes(pid: int) -> int:

@@ -31,6 +31,7 @@ class Rank:
     """One rank under a real guard process."""
 
     spec: EngineSpec
+    key: str = "ab" * 32
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -49,7 +50,7 @@ class Rank:
     def start(self) -> Rank:
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self.spec_path.write_text(self.spec.model_dump_json())
-        (self.run_dir / "guard.key").write_text("ab" * 32)
+        (self.run_dir / "guard.key").write_text(self.key)
         log = (self.run_dir / "guard.log").open("ab")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "sparkserve.node", "guard", "--spec", str(self.spec_path)],

@@ -8,7 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sparkserve.node import control
+import pytest
+
+from sparkserve.model.node_state import RankState
+from sparkserve.node import control, guard, processes
 from tests.node.harness import SLEEPER, Run
 
 
@@ -49,6 +52,51 @@ def test_stop_without_a_guard_ends_what_carries_the_run_and_spares_the_rest(run:
         for process in (carrier, stranger):
             process.kill()
             process.wait()
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_guards_pid_that_is_another_process_now_is_left_alone(run: Run, later: int) -> None:
+    """After a reboot the pid of a guard may be anybody's; ``later`` 0 is the control."""
+    (rank,) = run.make([SLEEPER])
+    rank.run_dir.mkdir(parents=True)
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        begun = processes.read_process(stranger.pid)
+        assert begun is not None
+        state = RankState(
+            run_id="run-1",
+            rank=0,
+            node="spark1",
+            state="running",
+            at_s=0.0,
+            guard_pid=stranger.pid,
+            guard_start_ticks=begun.start_ticks + later,
+        )
+        (rank.run_dir / "state.json").write_text(state.model_dump_json())
+        assert control.status(rank.run_dir)["state"]["state"] == ("failed" if later else "running")
+        control.stop(rank.run_dir)
+        assert (processes.living(stranger.pid, begun.start_ticks) is not None) == bool(later)
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_node_is_free_when_a_stop_returns(run: Run) -> None:
+    head, *_ = run.make([SLEEPER] * 3, guard={"join_timeout_s": 0.5})
+    head.start()
+    # A guard stays for a while after a failure, to tell ranks that may still be on their way.
+    head.wait_state("failed")
+    assert control.stop(head.run_dir)["was"] == "failed"
+    os.close(guard.hold_node(head.spec))
+
+
+def test_state_that_is_not_one_is_no_state(run: Run) -> None:
+    (rank,) = run.make([SLEEPER])
+    rank.run_dir.mkdir(parents=True)
+    for text in ("[]", "{}", '{"state": "running"}', "\udcff"):
+        (rank.run_dir / "state.json").write_bytes(text.encode(errors="surrogateescape"))
+        assert control.status(rank.run_dir)["state"] is None
+        assert control.stop(rank.run_dir)["was"] == "absent"
 
 
 def test_status_of_a_running_rank_holds_state_counters_and_last_line(run: Run) -> None:

@@ -174,10 +174,9 @@ def test_rank_that_never_joins_ends_the_run(run: Run) -> None:
 
 def test_guard_with_another_key_is_not_admitted(run: Run) -> None:
     head, worker = run.make([SLEEPER, SLEEPER], guard={"join_timeout_s": 2.0})
+    worker.key = "cd" * 32
     head.start()
     worker.start()
-    # The key is read when the engine has started; the file is replaced before that.
-    (worker.run_dir / "guard.key").write_text("cd" * 32)
     assert "did not join" in head.wait_state("failed")["reason"]
     assert "lost" in worker.wait_state("failed")["reason"]
 
@@ -190,7 +189,7 @@ def test_second_run_on_a_node_is_refused_and_the_first_lives_on(run: Run) -> Non
     ).start()
     try:
         state = other.wait_state("refused")
-        assert "run-1" in state["reason"]
+        assert state["reason"] == "spark1 already serves run run-1"
         assert other.carriers == []
         assert first.state["state"] == "running"
     finally:
@@ -219,6 +218,42 @@ def test_wrong_engine_version_refuses_with_both_versions(run: Run) -> None:
     rank.start()
     assert rank.wait_state("failed")["exit_code"] == 78
     assert "expected 9.9.9" in rank.log
+
+
+def test_key_that_cannot_be_read_refuses_before_the_engine(run: Run) -> None:
+    head, _ = run.make([SLEEPER, SLEEPER])
+    head.key = "not hexadecimal"
+    head.start()
+    assert head.process is not None
+    assert head.process.wait(timeout=30) == 2
+    assert "holds no key of this run's guards" in (head.run_dir / "guard.log").read_text()
+    assert (head.log, head.carriers) == ("", [])
+
+
+STARTS_ANOTHER_AS_IT_ENDS = """
+import signal, subprocess, sys, time
+def parting(*_):
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, parting)
+print("engine up", flush=True)
+while True: time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_the_engine_starts_as_it_ends_is_ended_too(run: Run, number: signal.Signals) -> None:
+    (rank,) = run.start([STARTS_ANOTHER_AS_IT_ENDS])
+    rank.wait_log("engine up")
+    rank.signal_guard(number)
+    rank.wait_state("stopped")
+    assert rank.carriers == []
+
+
+def test_engine_killed_by_a_signal_without_a_name_ends_the_run(run: Run) -> None:
+    (rank,) = run.start([SLEEPER])
+    os.kill(rank.state["engine_pid"], signal.SIGRTMIN + 5)
+    assert rank.wait_state("failed")["reason"] == f"engine killed by signal {signal.SIGRTMIN + 5}"
 
 
 def test_missing_engine_program_is_named(run: Run) -> None:
