@@ -180,6 +180,16 @@ def test_interrupt_in_every_phase_leaves_nothing_behind(
     fleet.wait_silent()
 
 
+def test_interrupt_while_the_question_is_asked_leaves_nothing_behind(fleet: Fleet) -> None:
+    slow = ["--light-token-seconds", "60"]
+    profile = fleet.profile(2, engine={"extra_args": slow})
+    launch = fleet.start("launch", "--cluster", "fleet", "--profile", profile, "--json")
+    launch.wait_event(kind="phase", message="ask a question")
+    launch.interrupt()
+    assert launch.finish().code == 130
+    fleet.wait_silent()
+
+
 def test_logs_follow_until_interrupted_and_leave_the_run_alone(fleet: Fleet) -> None:
     assert fleet.launch(2).code == 0
     follower = fleet.start("logs", "-f", "--json")

@@ -133,11 +133,19 @@ class Disk:
                     copy.chmod(mode | 0o011)
 
     def binds(self) -> tuple[str, ...]:
-        """Folders that lie on other file systems than / and must be seen inside the node."""
+        """Folders that the node's own mounts would hide, or that lie beside / on the machine."""
         wanted = [REPOSITORY, Path(sys.prefix), Path(sys.executable).resolve().parents[1]]
         device = Path("/").stat().st_dev
-        own = [str(path) for path in wanted if path.stat().st_dev != device]
+        own = [
+            str(path)
+            for path in wanted
+            if path.stat().st_dev != device or any(map(path.is_relative_to, NODES_OWN))
+        ]
         return tuple(dict.fromkeys([*own, *self.options.binds]))
+
+
+NODES_OWN = ("/tmp", "/run", "/dev", "/mnt/nvme")
+"""Where each node mounts file systems of its own over the machine's."""
 
 
 def _is_ours(row: str) -> bool:
