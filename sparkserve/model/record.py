@@ -30,6 +30,8 @@ class RankFailure(Model):
     rank: int
     node: str
     reason: str
+    fix: str = ""
+    """What helps against the known cause; empty where none is known."""
     last_lines: tuple[str, ...] = ()
 
 

@@ -27,6 +27,8 @@ def _parser() -> argparse.ArgumentParser:
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("--run-dir", type=Path, required=True)
+        if name == "follow":
+            command.add_argument("--new", action="store_true", help="only lines from now on")
         if name == "stop":
             command.add_argument("--now", action="store_true", help="do not drain requests")
     command = commands.add_parser("runs", help="list the runs of a root as JSON")
@@ -59,7 +61,7 @@ def _run(options: argparse.Namespace) -> None:
         case "follow":
             from sparkserve.node import follow
 
-            follow.run(options.run_dir)
+            follow.run(options.run_dir, new_only=options.new)
         case _:
             from sparkserve.node import control
 

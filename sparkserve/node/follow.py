@@ -8,6 +8,7 @@ from the start gives the same lines, so a new controller can take up a run where
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from sparkserve.node import processes
 _POLL_S = 0.1
 _PROGRESS_S = 1.0
 _MAX_LINE_BYTES = 32_768
+_MAX_READ_BYTES = 1 << 20
 _FINAL = ("stopped", "failed", "refused")
 
 Emit = Callable[[str, Any], None]
@@ -46,20 +48,36 @@ def read_state(run_dir: Path) -> dict[str, Any] | None:
 class LogTail:
     """New complete lines of a growing file."""
 
-    def __init__(self, path: Path, *, offset_bytes: int = 0) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset_bytes = offset_bytes
+        self._offset_bytes = 0
         self._pending = b""
+        self.behind = False
+        """Whether the last call left something unread."""
+
+    def skip(self) -> None:
+        """Pass over everything that is there now."""
+        if self._path.exists():
+            self._offset_bytes = self._path.stat().st_size
 
     def lines(self, *, final: bool = False) -> list[str]:
-        """Lines that were completed since the last call; with ``final`` the rest as well."""
+        """Lines that were completed since the last call; with ``final`` the rest as well.
+
+        At most ``_MAX_READ_BYTES`` at a time: a log of weeks must not fill the node's memory.
+        """
         try:
             with self._path.open("rb") as file:
+                size_bytes = os.fstat(file.fileno()).st_size
+                if size_bytes < self._offset_bytes:
+                    # Somebody emptied the file to make room; what comes now is new.
+                    self._offset_bytes = 0
                 file.seek(self._offset_bytes)
-                new = file.read()
+                new = file.read(_MAX_READ_BYTES)
         except FileNotFoundError:
             return []
         self._offset_bytes += len(new)
+        self.behind = self._offset_bytes < size_bytes
+        final = final and not self.behind
         *complete, self._pending = (self._pending + new).split(b"\n")
         if self._pending and (final or len(self._pending) > _MAX_LINE_BYTES):
             complete.append(self._pending)
@@ -109,21 +127,29 @@ def guard_lives(state: dict[str, Any]) -> bool:
 class Follower:
     """One pass over the run directory at a time; each emits what is new."""
 
-    def __init__(self, run_dir: Path, emit: Emit) -> None:
+    def __init__(self, run_dir: Path, emit: Emit, *, new_only: bool = False) -> None:
         self._run_dir = run_dir
         self._emit = emit
         self._log = LogTail(run_dir / ENGINE_LOG)
+        if new_only:
+            self._log.skip()
         self._state: dict[str, Any] | None = None
-        self._reports: dict[str, str] = {}
+        self._reports: dict[str, bytes] = {}
         self._progress_at = 0.0
 
     def step(self) -> bool:
-        """Emit what is new; True once the rank has ended and everything was told."""
+        """Emit what is new; True once the rank has ended and everything was told.
+
+        The rank's end is told after all that it logged.
+        """
         state = read_state(self._run_dir)
         dead = state is not None and not guard_lives(state)
         ended = state is not None and (state["state"] in _FINAL or dead)
         for line in self._log.lines(final=ended):
             self._emit("log", line)
+        while ended and self._log.behind:
+            for line in self._log.lines(final=True):
+                self._emit("log", line)
         self._tell_reports()
         if state is not None:
             if dead and state["state"] not in _FINAL:
@@ -134,15 +160,22 @@ class Follower:
             self._tell_progress(state["guard_pid"])
         return ended
 
+    @property
+    def behind(self) -> bool:
+        """Whether more of the log is there already than was told."""
+        return self._log.behind
+
     def _tell_reports(self) -> None:
         for path in sorted((self._run_dir / REPORTS).glob("*.json")):
             try:
-                text = path.read_text()
+                text = path.read_bytes()
             except FileNotFoundError:
                 continue
             if self._reports.get(path.name) != text:
                 self._reports[path.name] = text
-                self._emit("report", json.loads(text))
+                report = read_json(path)
+                if report is not None:
+                    self._emit("report", report)
 
     def _tell_progress(self, guard_pid: int) -> None:
         now = time.monotonic()
@@ -151,17 +184,21 @@ class Follower:
             self._emit("progress", progress(self._run_dir, guard_pid))
 
 
-def run(run_dir: Path) -> None:
-    """Follow a run directory until its rank has ended; ends quietly when nobody listens."""
+def run(run_dir: Path, *, new_only: bool = False) -> None:
+    """Follow a run directory until its rank has ended; ends quietly when nobody listens.
+
+    new_only: tell of the log only what is written from now on.
+    """
 
     def emit(kind: str, value: Any) -> None:
         sys.stdout.write(json.dumps({"kind": kind, "value": value}) + "\n")
         sys.stdout.flush()
 
-    follower = Follower(run_dir, emit)
+    follower = Follower(run_dir, emit, new_only=new_only)
     try:
         while not follower.step():
-            time.sleep(_POLL_S)
+            if not follower.behind:
+                time.sleep(_POLL_S)
     except BrokenPipeError:
         # The reader went away; nothing is left to say, not even at interpreter exit.
         sys.stdout = open("/dev/null", "w")  # noqa: PTH123, SIM115

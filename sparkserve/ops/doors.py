@@ -50,19 +50,28 @@ class Emitter:
         data: Mapping[str, Any] | None = None,
     ) -> None:
         """Tell one thing that happened."""
-        for secret in self.secrets:
-            message = message.replace(secret, "***")
         event = Event(
             at=self.now(),
             kind=kind,
             run_id=self.run_id,
             node=node,
             rank=rank,
-            message=message,
-            data=dict(data or {}),
+            message=self.hidden(message),
+            data=self.hidden(dict(data or {})),
         )
         for observer in self.observers:
             observer.event(event)
+
+    def hidden(self, value: Any) -> Any:
+        """Plain JSON data without the secrets, wherever in it they stand."""
+        if isinstance(value, str):
+            for secret in self.secrets:
+                value = value.replace(secret, "***")
+        elif isinstance(value, Mapping):
+            value = {key: self.hidden(inner) for key, inner in value.items()}
+        elif isinstance(value, list | tuple):
+            value = [self.hidden(inner) for inner in value]
+        return value
 
 
 def connect_all(doors: Doors, cluster: Cluster) -> list[Host]:

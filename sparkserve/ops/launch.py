@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets as random_secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sparkserve import __version__, runs
@@ -13,26 +14,25 @@ from sparkserve.checks import launch as launch_checks
 from sparkserve.checks.check import Scene, judge
 from sparkserve.engine import spec as engine_spec
 from sparkserve.errors import BusyError, CheckFailed, ConfigError, SparkserveError
-from sparkserve.facts import checkpoint, registry, runtime
+from sparkserve.facts import checkpoint, host, registry, runtime
 from sparkserve.facts.probe import Context, collect
 from sparkserve.model.cluster import Cluster
 from sparkserve.model.engine_spec import EngineSpec
 from sparkserve.model.event import Observer
 from sparkserve.model.facts import NodeFacts, Unobserved
 from sparkserve.model.finding import Finding
-from sparkserve.model.plan import Plan, PutFile, Stage
+from sparkserve.model.plan import Plan
 from sparkserve.model.profile import THIS_PYTHON, Profile
 from sparkserve.model.record import Endpoint, RunRecord
-from sparkserve.ops import execute, stop
+from sparkserve.ops.bring_up import BringUp, since
 from sparkserve.ops.doors import Doors, Emitter, connect_all, worst
 from sparkserve.ops.keyfile import read_api_key
-from sparkserve.ops.readiness import Readiness
 from sparkserve.ops.target import Resolved, Target, resolve
-from sparkserve.ops.watch import RankAddress, RunWatch
 from sparkserve.planning import launch as planning
 from sparkserve.planning.places import locate
 from sparkserve.runs import RunDirectory
-from sparkserve.transport.host import Host
+
+_LOCK_POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,13 @@ class _Launch:
 
     request: LaunchRequest
     resolved: Resolved
-    hosts: Mapping[str, Host]
-    emitter: Emitter
-    api_key: str | None
+    bring_up: BringUp
     facts: dict[str, NodeFacts] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
-    timings_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def emitter(self) -> Emitter:
+        return self.bring_up.emitter
 
     @property
     def profile(self) -> Profile:
@@ -89,7 +90,8 @@ def run(request: LaunchRequest, doors: Doors, observer: Observer) -> LaunchResul
         CheckFailed: a check failed; nothing was changed.
         BusyError: the nodes serve another run, or another launch is under way.
         NotReadyError: the engine did not become ready; every rank was stopped again.
-        KeyboardInterrupt: after what this launch started was stopped.
+        KeyboardInterrupt: after what this launch started was stopped; a run that served before
+            it began goes on.
     """
     resolved = resolve(request.target, doors.environment)
     _refuse_contradictions(request, resolved)
@@ -101,23 +103,22 @@ def run(request: LaunchRequest, doors: Doors, observer: Observer) -> LaunchResul
     emitter.emit("phase", "connect", data={"nodes": len(resolved.cluster.nodes)})
     connected = connect_all(doors, resolved.cluster)
     try:
-        launch = _Launch(
-            request, resolved, {host.name: host for host in connected}, emitter, api_key
-        )
-        launch.timings_s["connect"] = _since(started)
+        bring_up = BringUp({node.name: node for node in connected}, emitter, api_key)
+        launch = _Launch(request, resolved, bring_up)
+        bring_up.timings_s["connect"] = since(started)
         _look(launch)
         existing = _existing(launch) if request.ensure else None
         if existing is not None:
             # That the nodes serve is then what was asked for, not a fault.
             launch.findings = tuple(f for f in launch.findings if f.check_id != "NODE.IDLE")
         _tell_findings(launch)
-        if existing is not None:
-            return _take_up(launch, existing)
+        if existing is not None and not request.dry_run:
+            return _take_up(launch, existing.run_id)
         _refuse_failures(launch)
         return _dry(launch) if request.dry_run else _start(launch, doors)
     finally:
-        for host in connected:
-            host.close()
+        for node in connected:
+            node.close()
 
 
 def _refuse_contradictions(request: LaunchRequest, resolved: Resolved) -> None:
@@ -139,6 +140,14 @@ def _refuse_contradictions(request: LaunchRequest, resolved: Resolved) -> None:
                     "expected a path on the node",
                     hint="sparkserve launch --set engine.python=/path/to/python",
                 )
+    nodes = resolved.cluster.nodes
+    for node in nodes:
+        if len(nodes) > 1 and node.is_local and node.fabric_address is None:
+            raise ConfigError(
+                f"{node.name} is this machine, which the other nodes cannot reach at 127.0.0.1, "
+                "expected its fabric_address in the cluster file",
+                hint=f"sparkserve cluster show {resolved.cluster.name}",
+            )
 
 
 def _look(launch: _Launch) -> None:
@@ -154,12 +163,15 @@ def _look(launch: _Launch) -> None:
     )
     started = time.monotonic()
     group = collect(
-        list(launch.hosts.values()), registry.LAUNCH, context, timeout_s=profile.limits.command_s
+        list(launch.bring_up.hosts.values()),
+        registry.LAUNCH,
+        context,
+        timeout_s=profile.limits.command_s,
     )
     if group.errors_by_node:
         raise worst(list(group.errors_by_node.values()))
     launch.facts = dict(group)
-    launch.timings_s["facts"] = _since(started)
+    launch.bring_up.timings_s["facts"] = since(started)
     scene = Scene(profile, launch.cluster, launch.facts)
     launch.findings = judge(launch_checks.LAUNCH, scene)
 
@@ -213,7 +225,8 @@ def _specs(launch: _Launch, run_id: str) -> tuple[EngineSpec, ...]:
 
 
 def _plan(launch: _Launch, specs: Sequence[EngineSpec]) -> Plan:
-    secrets = planning.Secrets(guard_key=random_secrets.token_hex(32), api_key=launch.api_key)
+    key = launch.bring_up.api_key
+    secrets = planning.Secrets(guard_key=random_secrets.token_hex(32), api_key=key)
     return planning.build(launch.profile, specs, _pythons(launch), secrets)
 
 
@@ -235,7 +248,7 @@ def _dry(launch: _Launch) -> LaunchResult:
 
 def _start(launch: _Launch, doors: Doors) -> LaunchResult:
     directory = runs.create_new(doors.now(), launch.profile.name)
-    with runs.ClusterLock(launch.cluster.name, directory.run_id), directory.event_writer() as log:
+    with _locked(launch, directory), directory.event_writer() as log:
         launch.emitter.observers.append(log)
         launch.emitter.run_id = directory.run_id
         specs = _specs(launch, directory.run_id)
@@ -245,8 +258,23 @@ def _start(launch: _Launch, doors: Doors) -> LaunchResult:
         directory.write_plan(plan)
         directory.write_facts(launch.facts)
         directory.write_findings(launch.findings)
-        record = _carry_out(launch, directory, plan, record)
+        record = launch.bring_up.carry_out(directory, plan, record)
         return LaunchResult(launch.resolved, launch.findings, plan, specs, record)
+
+
+@contextlib.contextmanager
+def _locked(launch: _Launch, directory: RunDirectory) -> Iterator[None]:
+    """Hold the cluster's lock; a launch that does not get it leaves no empty folder behind."""
+    lock = runs.ClusterLock(launch.cluster.name, directory.run_id)
+    try:
+        lock.acquire()
+    except SparkserveError:
+        directory.path.rmdir()
+        raise
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _new_record(launch: _Launch, specs: Sequence[EngineSpec], run_id: str) -> RunRecord:
@@ -266,7 +294,7 @@ def _new_record(launch: _Launch, specs: Sequence[EngineSpec], run_id: str) -> Ru
         run_dirs={spec.node: spec.run_dir for spec in specs},
         pythons={spec.node: python for spec, python in zip(specs, pythons, strict=True)},
         endpoint=Endpoint(
-            url=f"http://{_public_host(profile, specs[0])}:{profile.serving.port}/v1",
+            url=f"http://{_public_host(launch, specs[0])}:{profile.serving.port}/v1",
             reachable_from="head" if profile.serving.is_loopback else "network",
             model=profile.model.served_name,
         ),
@@ -274,104 +302,89 @@ def _new_record(launch: _Launch, specs: Sequence[EngineSpec], run_id: str) -> Ru
     )
 
 
-def _public_host(profile: Profile, head: EngineSpec) -> str:
-    if profile.serving.host in ("0.0.0.0", "::"):
-        return head.guard.head_address
-    return profile.serving.host
-
-
-def _carry_out(
-    launch: _Launch, directory: RunDirectory, plan: Plan, record: RunRecord
-) -> RunRecord:
-    """Execute the plan and keep the record true to what happens, whatever happens."""
-    watch = RunWatch(launch.hosts, launch.emitter)
-    readiness = Readiness(launch.hosts, watch, launch.emitter, record, launch.api_key)
-    started = time.monotonic()
-    try:
-        for stage in plan.stages:
-            if not watch.ranks and not _writes_files(stage):
-                _follow_all(watch, record)
-            launch.emitter.emit("phase", stage.title, data={"steps": len(stage.steps)})
-            execute.run_stage(
-                stage,
-                launch.hosts,
-                launch.emitter,
-                readiness.wait,
-                command_s=launch.profile.limits.command_s,
-            )
-            launch.timings_s[stage.title] = _since(started)
-    except BaseException as error:
-        directory.write_record(readiness.failed(error))
-        launch.emitter.emit("phase", "stop what was started")
-        stop.stop_ranks(launch.hosts, record, launch.emitter, gentle=False)
-        raise
-    finally:
-        readiness.close()
-        watch.close()
-    launch.timings_s["ready"] = _since(started)
-    record = readiness.served(launch.timings_s)
-    directory.write_record(record)
-    return record
-
-
-def _writes_files(stage: Stage) -> bool:
-    return any(isinstance(step.action, PutFile) for step in stage.steps)
-
-
-def _follow_all(watch: RunWatch, record: RunRecord) -> None:
-    for rank, node in enumerate(record.cluster.nodes):
-        watch.follow(
-            RankAddress(rank, node.name, record.run_dirs[node.name], record.pythons[node.name])
-        )
+def _public_host(launch: _Launch, head: EngineSpec) -> str:
+    """The address at which users reach rank 0: as we did, not the one on the ranks' own network."""
+    if launch.profile.serving.is_loopback:
+        return launch.profile.serving.host
+    identity = host.IDENTITY.read(launch.facts[head.node])
+    reached = None if isinstance(identity, Unobserved) else identity.ssh_address
+    address = reached or head.guard.head_address
+    return f"[{address}]" if ":" in address else address
 
 
 def _existing(launch: _Launch) -> RunRecord | None:
-    """The run that holds all nodes, when it is of the same profile; None where nobody does.
+    """The run that holds all nodes, when it is this launch's equal; None where nobody does.
 
     Raises:
-        BusyError: the nodes serve something else.
+        BusyError: the nodes serve something else, or only some of them serve.
     """
-    holders = set()
-    for facts in launch.facts.values():
+    held = {}
+    for name, facts in launch.facts.items():
         holder = runtime.HOLDER.read(facts)
-        holders.add(None if isinstance(holder, Unobserved) else holder.run_id)
-    if holders == {None}:
+        if not isinstance(holder, Unobserved) and holder.run_id is not None:
+            held[name] = holder.run_id
+    if not held:
         return None
-    run_id = next((holder for holder in holders if holder), "")
-    try:
-        record = runs.load(run_id) if len(holders) == 1 else None
-    except SparkserveError:
-        record = None
-    if record is None or record.profile_digest != launch.profile.digest:
+    run_id = next(iter(held.values()))
+    record = None
+    if list(held.values()) == [run_id] * len(launch.facts):
+        with contextlib.suppress(ConfigError):
+            record = runs.load(run_id)
+    if (
+        record is None
+        or record.profile_digest != launch.profile.digest
+        or record.cluster.nodes != launch.cluster.nodes
+    ):
+        serves = ", ".join(f"{name} serves run {run}" for name, run in held.items())
         raise BusyError(
-            f"the nodes serve {', '.join(str(holder) for holder in holders)}, "
-            f"which is not this launch of {launch.profile.name}",
+            f"{serves}; that is no run of {launch.profile.name} on exactly these nodes",
             hint=f"sparkserve stop {run_id}",
         )
     return record
 
 
-def _take_up(launch: _Launch, record: RunRecord) -> LaunchResult:
-    """Wait for a run that another launch began, or find it serving."""
-    directory = runs.open_run(record.run_id)
-    specs = _specs(launch, record.run_id)
-    plan = directory.plan()
-    waiting = plan.model_copy(
-        update={
-            "stages": tuple(
-                stage
-                for stage in plan.stages
-                if all(step.effect == "reads" for step in stage.steps)
-            )
-        }
-    )
-    launch.emitter.run_id = record.run_id
-    launch.emitter.emit("notice", f"run {record.run_id} is already there: taking it up")
-    with runs.ClusterLock(launch.cluster.name, record.run_id), directory.event_writer() as log:
+def _take_up(launch: _Launch, run_id: str) -> LaunchResult:
+    """Find a run serving, or wait for the launch that another one began.
+
+    Raises:
+        BusyError: the run has ended, and still holds the nodes.
+    """
+    directory = runs.open_run(run_id)
+    specs = _specs(launch, run_id)
+    launch.emitter.run_id = run_id
+    launch.emitter.emit("notice", f"run {run_id} is already there: taking it up")
+    with _locked_when_free(launch, run_id), directory.event_writer() as log:
         launch.emitter.observers.append(log)
-        record = _carry_out(launch, directory, waiting, record)
+        record, plan = directory.record(), directory.plan()
+        if record.outcome not in ("launching", "serving"):
+            raise BusyError(
+                f"run {run_id} ended as {record.outcome}, expected one that starts or serves",
+                hint=f"sparkserve stop {run_id}",
+            )
+        record = launch.bring_up.carry_out(directory, _only_reading(plan), record)
     return LaunchResult(launch.resolved, launch.findings, plan, specs, record)
 
 
-def _since(started: float) -> float:
-    return round(time.monotonic() - started, 3)
+@contextlib.contextmanager
+def _locked_when_free(launch: _Launch, run_id: str) -> Iterator[None]:
+    """Hold the cluster's lock, once the launch that holds it now has come to its end."""
+    lock = runs.ClusterLock(launch.cluster.name, run_id)
+    told = False
+    while True:
+        try:
+            lock.acquire()
+            break
+        except BusyError as error:
+            if not told:
+                launch.emitter.emit("notice", f"{error.message}: waiting for it")
+            told = True
+            time.sleep(_LOCK_POLL_S)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _only_reading(plan: Plan) -> Plan:
+    stages = (s for s in plan.stages if all(step.effect == "reads" for step in s.steps))
+    return plan.model_copy(update={"stages": tuple(stages)})

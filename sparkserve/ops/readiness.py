@@ -140,10 +140,11 @@ class Readiness:
             return
         self._failure = failure
         tail = "\n".join(f"  {line}" for line in failure.last_lines[-8:])
+        logs = f"sparkserve logs {failure.node} --run {self._record.run_id}"
         raise NotReadyError(
             f"rank {failure.rank} on {failure.node}: {failure.reason}"
             + (f"\nits last lines:\n{tail}" if tail else ""),
-            hint=f"sparkserve logs {failure.node} --run {self._record.run_id}",
+            hint=f"{failure.fix}; {logs}" if failure.fix else logs,
         )
 
     def _where_they_stand(self) -> str:

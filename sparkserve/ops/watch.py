@@ -32,6 +32,8 @@ class RankAddress:
     node: str
     run_dir: str
     python: str
+    log_from_start: bool = True
+    """Whether to read the log from its beginning; otherwise from now on."""
 
 
 @dataclass
@@ -106,9 +108,9 @@ class RunWatch:
         with self._changed:
             if not any(view.ended for view in self.ranks.values()):
                 return None
-        self.wait(lambda: self._speaker() is not None, limit_s=_ATTRIBUTION_S, step_s=0.05)
+        self.wait(lambda: self._culprit() is not None, limit_s=_ATTRIBUTION_S, step_s=0.05)
         with self._changed:
-            view = self._speaker() or self._first_ended()
+            view = self._culprit() or self._speaker() or self._first_ended()
             return self._describe(view)
 
     def close(self) -> None:
@@ -129,7 +131,20 @@ class RunWatch:
             if view.ended
             and (view.state is None or view.state.origin_rank in (None, view.address.rank))
         ]
-        return min(own, key=lambda view: view.ended_order or 0, default=None)
+        return min(own, key=self._blame, default=None)
+
+    def _blame(self, view: RankView) -> tuple[bool, int]:
+        cause = self.watcher.cause(view.address.rank)
+        follows = cause is not None and cause.pattern.weight == "consequence"
+        return follows, view.ended_order or 0
+
+    def _culprit(self) -> RankView | None:
+        """The speaker, unless its own log says that it only lost another rank.
+
+        An engine may die of a lost peer before its guard hears of that peer's end.
+        """
+        view = self._speaker()
+        return None if view is None or self._blame(view)[0] else view
 
     def _describe(self, view: RankView) -> RankFailure:
         state = view.state
@@ -139,18 +154,23 @@ class RunWatch:
         reason = view.link_error or (state.reason if state else "unknown")
         speaker = self.ranks.get(origin, view)
         cause = self.watcher.cause(origin)
+        fix = ""
         if cause is not None and origin == view.address.rank:
-            reason = f"{reason}: {cause.meaning}"
+            reason, fix = f"{reason}: {cause.meaning}", cause.pattern.fix
         return RankFailure(
             rank=origin,
             node=speaker.address.node,
             reason=reason,
+            fix=fix,
             last_lines=self.watcher.last_lines(origin),
         )
 
     def _stream(self, view: RankView) -> None:
         address = view.address
-        argv = [address.python, "-m", "sparkserve.node", "follow", "--run-dir", address.run_dir]
+        argv = [
+            *(address.python, "-m", "sparkserve.node", "follow", "--run-dir", address.run_dir),
+            *([] if address.log_from_start else ["--new"]),
+        ]
         try:
             result = self._hosts[address.node].stream(
                 argv, on_line=lambda line: self._take(view, line), cancel=self._cancel
@@ -174,7 +194,8 @@ class RunWatch:
 
     def _take(self, view: RankView, line: str) -> None:
         try:
-            message = json.loads(line)
+            # An engine may log its key: it must not even reach a record or a message.
+            message = self._emitter.hidden(json.loads(line))
             kind, value = message["kind"], message["value"]
             with self._changed:
                 self._apply(view, kind, value)

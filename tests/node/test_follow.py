@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from sparkserve.node import follow
 from sparkserve.node.follow import Follower, LogTail, engram_rows
 from tests.node.harness import SLEEPER, Rank, Run
 
@@ -67,6 +70,39 @@ def test_reports_are_told_when_they_change(run: Run) -> None:
     ]
 
 
+def test_end_is_told_after_all_of_a_huge_log(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "_MAX_READ_BYTES", 100)
+    (rank,) = run.start(["for n in range(500): print('line', n)"])
+    rank.wait_state("failed")
+    told: list[tuple[str, Any]] = []
+    assert Follower(rank.run_dir, lambda kind, value: told.append((kind, value))).step()
+    assert [value for kind, value in told if kind == "log"] == [f"line {n}" for n in range(500)]
+    assert [kind for kind, _ in told if kind in ("log", "state")][-1] == "state"
+
+
+def test_follower_of_what_is_new_passes_over_the_past(run: Run) -> None:
+    (rank,) = run.start([SLEEPER])
+    rank.wait_log("engine up")
+    told: list[tuple[str, Any]] = []
+    follower = Follower(rank.run_dir, lambda kind, value: told.append((kind, value)), new_only=True)
+    follower.step()
+    with (rank.run_dir / "engine.log").open("a") as log:
+        log.write("later\n")
+    follower.step()
+    assert [value for kind, value in told if kind == "log"] == ["later"]
+    assert [value["state"] for kind, value in told if kind == "state"] == ["running"]
+
+
+def test_report_that_is_no_json_ends_no_follower(run: Run) -> None:
+    (rank,) = run.start([SLEEPER])
+    told: list[tuple[str, Any]] = []
+    follower = Follower(rank.run_dir, lambda kind, value: told.append((kind, value)))
+    for text in ("", '{"half', '{"role": "child"}'):
+        (rank.run_dir / "reports" / "77.json").write_text(text)
+        follower.step()
+    assert [value for kind, value in told if kind == "report"] == [{"role": "child"}]
+
+
 def test_engram_rows_are_summed_over_processes_and_layers(tmp_path: Path) -> None:
     stats = tmp_path / "stats"
     stats.mkdir()
@@ -104,6 +140,29 @@ class TestLogTail:
         path = tmp_path / "log"
         path.write_bytes(b"\xff\xfe ok\n")
         assert LogTail(path).lines()[0].endswith(" ok")
+
+    def test_reads_a_huge_log_in_pieces_and_loses_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(follow, "_MAX_READ_BYTES", 1000)
+        path = tmp_path / "log"
+        path.write_text("".join(f"line {n}\n" for n in range(1000)) + "rest")
+        tail = LogTail(path)
+        pieces = [tail.lines(final=True)]
+        while tail.behind:
+            pieces.append(tail.lines(final=True))
+        assert max(sum(len(line) + 1 for line in piece) for piece in pieces) <= 1010
+        assert [line for piece in pieces for line in piece] == [
+            *(f"line {n}" for n in range(1000)), "rest",
+        ]  # fmt: skip
+
+    def test_goes_on_with_a_log_that_was_emptied(self, tmp_path: Path) -> None:
+        path = tmp_path / "log"
+        path.write_bytes(b"a long line of before\n")
+        tail = LogTail(path)
+        tail.lines()
+        path.write_bytes(b"new\n")
+        assert tail.lines() == ["new"]
 
     def test_cuts_a_line_without_end(self, tmp_path: Path) -> None:
         path = tmp_path / "log"
