@@ -62,6 +62,8 @@ class RankStatus(Model):
     state: GuardState | Literal["unreachable", "absent", "serving"]
     """``absent``: the node answers but knows nothing of this run."""
     reason: str = ""
+    origin_rank: int | None = None
+    """Rank whose end ended this one; None while it runs, or where its guard cannot tell."""
     pid: int | None = None
     uptime_s: float | None = None
     progress: Progress | None = None

@@ -16,6 +16,9 @@ from sparkserve.ops.watch import RankAddress, RunWatch
 from sparkserve.runs import RunDirectory
 from sparkserve.transport.host import Host
 
+PHASES_BEFORE = 2
+"""``connect`` and ``facts`` come before the plan's stages."""
+
 
 @dataclass
 class BringUp:
@@ -25,6 +28,8 @@ class BringUp:
     emitter: Emitter
     api_key: str | None
     timings_s: dict[str, float] = field(default_factory=dict)
+    skipped: int = 0
+    """Stages that another launch carried out: the numbers of the phases go on after them."""
 
     def carry_out(self, directory: RunDirectory, plan: Plan, record: RunRecord) -> RunRecord:
         """Execute a plan to its end and return the record of the run that serves.
@@ -41,10 +46,13 @@ class BringUp:
         readiness = Readiness(self.hosts, watch, self.emitter, record, self.api_key)
         started = time.monotonic()
         try:
-            for stage in plan.stages:
+            first = PHASES_BEFORE + self.skipped + 1
+            of = first + len(plan.stages) - 1
+            for number, stage in enumerate(plan.stages, start=first):
                 if not watch.ranks and not _writes_files(stage):
                     _follow_all(watch, record)
-                self.emitter.emit("phase", stage.title, data={"steps": len(stage.steps)})
+                place = {"number": number, "of": of, "steps": len(stage.steps)}
+                self.emitter.emit("phase", stage.title, data=place)
                 execute.run_stage(
                     stage,
                     self.hosts,

@@ -24,7 +24,7 @@ from sparkserve.model.finding import Finding
 from sparkserve.model.plan import Plan
 from sparkserve.model.profile import THIS_PYTHON, Profile
 from sparkserve.model.record import Endpoint, RunRecord
-from sparkserve.ops.bring_up import BringUp, since
+from sparkserve.ops.bring_up import PHASES_BEFORE, BringUp, since
 from sparkserve.ops.doors import Doors, Emitter, connect_all, worst
 from sparkserve.ops.keyfile import read_api_key
 from sparkserve.ops.target import Resolved, Target, resolve
@@ -100,7 +100,7 @@ def run(request: LaunchRequest, doors: Doors, observer: Observer) -> LaunchResul
     for reason in resolved.reasons:
         emitter.emit("notice", reason)
     started = time.monotonic()
-    emitter.emit("phase", "connect", data={"nodes": len(resolved.cluster.nodes)})
+    emitter.emit("phase", "connect", data=_place(1, resolved))
     connected = connect_all(doors, resolved.cluster)
     try:
         bring_up = BringUp({node.name: node for node in connected}, emitter, api_key)
@@ -119,6 +119,12 @@ def run(request: LaunchRequest, doors: Doors, observer: Observer) -> LaunchResul
     finally:
         for node in connected:
             node.close()
+
+
+def _place(number: int, resolved: Resolved) -> dict[str, int]:
+    """Where a phase before the plan's stages stands among all phases."""
+    nodes = len(resolved.cluster.nodes)
+    return {"number": number, "of": PHASES_BEFORE + planning.stage_count(nodes), "nodes": nodes}
 
 
 def _refuse_contradictions(request: LaunchRequest, resolved: Resolved) -> None:
@@ -153,7 +159,7 @@ def _refuse_contradictions(request: LaunchRequest, resolved: Resolved) -> None:
 def _look(launch: _Launch) -> None:
     """Read the facts of all nodes and judge them."""
     profile, request = launch.profile, launch.request
-    launch.emitter.emit("phase", "facts")
+    launch.emitter.emit("phase", "facts", data=_place(2, launch.resolved))
     python = profile.engine.python
     context = Context(
         root=launch.cluster.root,
@@ -361,7 +367,9 @@ def _take_up(launch: _Launch, run_id: str) -> LaunchResult:
                 f"run {run_id} ended as {record.outcome}, expected one that starts or serves",
                 hint=f"sparkserve stop {run_id}",
             )
-        record = launch.bring_up.carry_out(directory, _only_reading(plan), record)
+        reading = _only_reading(plan)
+        launch.bring_up.skipped = len(plan.stages) - len(reading.stages)
+        record = launch.bring_up.carry_out(directory, reading, record)
     return LaunchResult(launch.resolved, launch.findings, plan, specs, record)
 
 

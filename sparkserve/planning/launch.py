@@ -50,6 +50,11 @@ def build(
     return Plan(verb="launch", run_id=run_id, stages=tuple(stages))
 
 
+def stage_count(ranks: int) -> int:
+    """How many stages ``build`` makes for so many ranks."""
+    return 5 if ranks > 1 else 4
+
+
 def _files(spec: EngineSpec, secrets: Secrets) -> list[Step]:
     files = [(run_files.SPEC, spec.model_dump_json(indent=1), 0o600, False)]
     if spec.world_size > 1:

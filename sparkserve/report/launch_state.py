@@ -12,11 +12,6 @@ from sparkserve.model.node_state import FINAL_STATES
 from sparkserve.report.text import one_line
 
 PhaseEnd = Literal["done", "failed", "interrupted"]
-_BEFORE_PLAN = 2
-"""``connect`` and ``facts`` come before the plan's stages."""
-_STAGES = 4
-_STAGES_OF_SEVERAL = 5
-"""With workers there is one stage more: they start before the head."""
 
 
 @dataclass
@@ -68,7 +63,7 @@ class LaunchState:
 
     run_id: str | None = None
     total_phases: int | None = None
-    """None until the number of nodes is known."""
+    """None until the first phase told it."""
     phases: list[Phase] = field(default_factory=list)
     ranks: dict[int, Rank] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -107,17 +102,12 @@ class LaunchState:
         return self.finish(now, "failed" if issubclass(kind, Exception) else "interrupted")
 
     def _phase(self, event: Event) -> None:
-        cleaning = event.message.startswith("stop")
+        number = event.data.get("number")
         end: PhaseEnd = "done"
-        if cleaning:
+        if number is None:
             end = "failed" if self.failed_step else "interrupted"
         self.finish(event.at, end)
-        if "nodes" in event.data:
-            stages = _STAGES_OF_SEVERAL if event.data["nodes"] > 1 else _STAGES
-            self.total_phases = _BEFORE_PLAN + stages
-        number = None if cleaning else len(self.phases) + 1
-        if number and self.total_phases and number > self.total_phases:
-            self.total_phases = number
+        self.total_phases = event.data.get("of", self.total_phases)
         self.phases.append(Phase(event.message, number, event.at))
 
     def _rank(self, event: Event) -> None:

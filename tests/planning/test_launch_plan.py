@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sparkserve.engine import spec
 from sparkserve.model.plan import Plan, PutFile, StartGuard
 from sparkserve.planning import launch
@@ -31,6 +33,11 @@ def test_single_node_has_no_workers_and_no_guard_key() -> None:
     assert [s.action.path for s in made.steps if isinstance(s.action, PutFile)] == [
         "/srv/sparkserve/state/runs/run-1/engine.json"
     ]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_number_of_stages_is_known_before_the_plan_is_made(ranks: int) -> None:
+    assert launch.stage_count(ranks) == len(plan(ranks).stages)
 
 
 def test_secrets_travel_in_files_of_mode_0600_only() -> None:

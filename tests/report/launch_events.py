@@ -96,23 +96,23 @@ def begun() -> Story:
     story = Story()
     story.add(0, "notice", "cluster lab")
     story.add(0, "notice", "profile pair: 2 nodes")
-    story.add(0, "phase", "connect", nodes=2)
-    story.add(0.2, "phase", "facts")
+    story.add(0, "phase", "connect", nodes=2, number=1, of=7)
+    story.add(0.2, "phase", "facts", number=2, of=7)
     story.add(1.0, "finding", "the serving port is free", node="spark1", data=finding())
     story.add(1.0, "finding", "clocks agree", node="spark2", data=CLOCK)
     story.run_id = RUN_ID
-    story.add(1.1, "phase", "write specs", steps=4)
+    story.add(1.1, "phase", "write specs", steps=4, number=3, of=7)
     story.add(
         1.2, "step", "write engine.json", node="spark1", id="put", state="begun", effect="reads"
     )
     story.add(
         1.3, "step", "write engine.json", node="spark1", id="put", state="done", effect="reads"
     )
-    story.add(1.4, "phase", "start workers", steps=1)
-    story.add(1.9, "phase", "start head", steps=1)
+    story.add(1.4, "phase", "start workers", steps=1, number=4, of=7)
+    story.add(1.9, "phase", "start head", steps=1, number=5, of=7)
     state = {"state": "running", "reason": ""}
     story.on_both(2.1, "state", "running", data=state)
-    story.add(2.4, "phase", "wait for the engine", steps=2)
+    story.add(2.4, "phase", "wait for the engine", steps=2, number=6, of=7)
     story.on_both(3.0, "log", "[2026-11-30 12:00:03] Load weight begin. avail mem=98.20 GB")
     story.on_both(3.0, "progress", "weights")
     story.on_both(4.0, "progress", "weights", data=COUNTERS)
@@ -133,7 +133,7 @@ def served() -> Story:
     story = begun()
     story.on_both(70.0, "progress", "warm-up")
     story.on_both(71.0, "report", "scheduler", pid=7)
-    story.add(80.0, "phase", "ask a question", steps=1)
+    story.add(80.0, "phase", "ask a question", steps=1, number=7, of=7)
     story.add(81.5, "notice", "answer: The capital of France is Paris.")
     return story
 
