@@ -102,7 +102,7 @@ def start_guard(host: Host, start: StartGuard, *, timeout_s: float) -> None:
     result = require(
         host.script(_start_script(start), timeout_s=timeout_s),
         "the guard did not start",
-        hint="sparkserve logs",
+        hint="sparkserve logs --guard",
     )
     try:
         state = json.loads(result.stdout.strip().splitlines()[-1])

@@ -12,6 +12,7 @@ from sparkserve.model import run_files
 from sparkserve.model.cluster import Cluster
 from sparkserve.model.record import RunRecord
 from sparkserve.ops.doors import Doors, worst
+from sparkserve.ops.keyfile import read_api_key
 from sparkserve.ops.run_choice import NEWEST, RunChoice, choose
 from sparkserve.transport.host import Host, map_hosts
 
@@ -46,8 +47,9 @@ def run(request: LogsRequest, doors: Doors, on_line: OnLine, cancel: threading.E
     cluster = _narrowed(record.cluster, request.node)
     group = doors.connect(cluster)
     hosts = list(group.values_by_node.values())
+    tell = _without_key(record, on_line)
     try:
-        read = map_hosts(hosts, lambda host: _read(host, record, request, on_line, cancel))
+        read = map_hosts(hosts, lambda host: _read(host, record, request, tell, cancel))
     finally:
         cancel.set()
         for host in hosts:
@@ -58,6 +60,18 @@ def run(request: LogsRequest, doors: Doors, on_line: OnLine, cancel: threading.E
     for error in errors:
         on_line(error.node, record.cluster.rank_of(error.node), f"({error.message})")
     return record
+
+
+def _without_key(record: RunRecord, on_line: OnLine) -> OnLine:
+    """Hand lines on without the run's API key: an engine may print what it was given."""
+    try:
+        key = read_api_key(record.profile.serving.api_key_file)
+    except ConfigError:
+        # The file is gone, and with it the only place where the key could be looked up.
+        key = None
+    if key is None:
+        return on_line
+    return lambda node, rank, line: on_line(node, rank, line.replace(key, "***"))
 
 
 def _narrowed(cluster: Cluster, wanted: str | None) -> Cluster:

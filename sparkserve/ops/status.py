@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from sparkserve import __version__
 from sparkserve.endpoint import Endpoint
 from sparkserve.errors import ConfigError, EndpointError, NodeError
 from sparkserve.model.node_state import Progress, RankState, RankStatus, RunStatus
@@ -86,7 +85,16 @@ def outcome_now(recorded: str, ranks: tuple[RankStatus, ...], healthy: bool | No
     return recorded
 
 
-def _ask(host: Host, record: RunRecord) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Answer:
+    """What a node says of its rank; state None = it knows nothing of the run."""
+
+    state: RankState | None
+    progress: Progress | None
+    last_line: str
+
+
+def _ask(host: Host, record: RunRecord) -> _Answer:
     argv = [
         *(record.pythons[host.name], "-m", "sparkserve.node", "status"),
         *("--run-dir", record.run_dirs[host.name]),
@@ -94,33 +102,40 @@ def _ask(host: Host, record: RunRecord) -> dict[str, Any]:
     result = require(host.run(argv, timeout_s=_ASK_LIMIT_S), "status failed")
     try:
         answer = json.loads(result.stdout.strip().splitlines()[-1])
-    except (ValueError, IndexError) as error:
-        raise NodeError(host.name, f"status answered {result.tail(2)!r}") from error
-    if not isinstance(answer, dict):
-        raise NodeError(host.name, f"status answered {result.tail(2)!r}")
-    return answer
+        state, counters = answer["state"], answer["progress"]
+        return _Answer(
+            None if state is None else RankState.model_validate(state),
+            None if counters is None else Progress.model_validate(counters),
+            str(answer["last_line"]),
+        )
+    except (ValueError, IndexError, KeyError, TypeError) as error:
+        # pydantic's ValidationError ends here too: the node may have another sparkserve.
+        raise NodeError(
+            host.name,
+            f"status of {record.pythons[host.name]} is not understood, expected sparkserve "
+            f"{__version__} there: {result.tail(2)[:300]!r}",
+        ) from error
 
 
 def _rank_status(
-    rank: int, node: str, answers: Mapping[str, dict[str, Any]], errors: Mapping[str, NodeError]
+    rank: int, node: str, answers: Mapping[str, _Answer], errors: Mapping[str, NodeError]
 ) -> RankStatus:
     if node in errors:
         return RankStatus(node=node, rank=rank, state="unreachable", reason=errors[node].message)
-    answer = answers[node]
-    if answer.get("state") is None:
+    state, counters = answers[node].state, answers[node].progress
+    if state is None:
         return RankStatus(node=node, rank=rank, state="absent")
-    state = RankState.model_validate(answer["state"])
-    counters = answer.get("progress")
-    alive = counters is not None
     return RankStatus(
         node=node,
         rank=rank,
         state=state.state,
         reason=state.reason,
+        origin_rank=state.origin_rank,
         pid=state.engine_pid,
-        uptime_s=round(time.time() - state.at_s, 1) if alive else None,
-        progress=Progress.model_validate(counters) if alive else None,
-        last_line=str(answer.get("last_line", "")),
+        # Both by the node's own clock: ours may differ from it.
+        uptime_s=round(max(0.0, counters.at_s - state.at_s), 1) if counters else None,
+        progress=counters,
+        last_line=answers[node].last_line,
     )
 
 
