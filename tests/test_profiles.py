@@ -219,6 +219,8 @@ def test_an_unknown_profile_names_the_nearest_and_lists_all(config):
         ("[adapters.a]\nx = 2026-01-01\n", 'adapters.a.x = "2026-01-01", expected no date'),
         ("[parallel]\ntp = 4\nep = 3\n", "parallel: ep must divide tp: tp = 4, ep = 3"),
         ('[serving]\nhost = "0.0.0.0"\n', "serving.api_key_file must name a key"),
+        ('[serving]\nhost = "10.0.0.1"\n', "'127.0.0.1', 'localhost' or '0.0.0.0'"),
+        ("[engine]\nplugins = []\n", "engine.plugins must hold sparkserve"),
         ("[fabric]\ndist_port = 8888\n", "ports must differ"),
     ],
 )

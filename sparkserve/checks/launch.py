@@ -249,10 +249,10 @@ def _clock(scene: Scene) -> Iterator[Judgement]:
             times[node] = identity.time_s - facts.collected_at.timestamp(), facts.elapsed_s
     if not times:
         return
-    reference, _ = next(iter(times.values()))
+    reference, its_round_trip_s = next(iter(times.values()))
     for node, (offset_s, round_trip_s) in times.items():
         skew_s = abs(offset_s - reference)
-        if skew_s > _SKEW_LIMIT_S + round_trip_s:
+        if skew_s > _SKEW_LIMIT_S + max(round_trip_s, its_round_trip_s):
             yield Judgement(
                 node,
                 "fail",

@@ -16,16 +16,15 @@ _LIST_FILES = """\
 import json, os, struct, sys
 model, engram = sys.argv[1], sys.argv[2]
 def expected(path):
-    with open(path, "rb") as f:
-        head = f.read(8)
-        if len(head) < 8: return None
-        (n,) = struct.unpack("<Q", head)
-        if n > 512 << 20: return None
-        text = f.read(n)
-    try: names = json.loads(text)
-    except ValueError: return None
-    ends = [v["data_offsets"][1] for k, v in names.items() if k != "__metadata__"]
-    return 8 + n + max(ends, default=0)
+    try:
+        with open(path, "rb") as f:
+            (n,) = struct.unpack("<Q", f.read(8))
+            if n > 512 << 20: return None
+            names = json.loads(f.read(n))
+        ends = [v["data_offsets"][1] for k, v in names.items() if k != "__metadata__"]
+        return 8 + n + max(ends, default=0)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, struct.error):
+        return None
 def files(folder):
     if not folder or not os.path.isdir(folder): return None
     found = []
@@ -41,7 +40,8 @@ def indexed(folder):
     path = os.path.join(folder, "model.safetensors.index.json")
     if not folder or not os.path.isfile(path): return []
     try: return sorted(set(json.load(open(path))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError): return ["<the index is not readable JSON>"]
+    except (OSError, ValueError, TypeError, LookupError, AttributeError):
+        return ["<the index is not readable JSON>"]
 print(json.dumps({"path": model, "files": files(model), "indexed": indexed(model),
                   "engram_path": engram or None, "engram_files": files(engram)}))
 """

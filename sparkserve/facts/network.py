@@ -24,7 +24,11 @@ class AddressFacts(Model):
     addresses: tuple[InterfaceAddress, ...]
 
     def interface_of(self, address: str) -> str | None:
-        """Interface that carries the address, or None."""
+        """Interface that carries the address, however it is written, or None."""
+        try:
+            address = str(ipaddress.ip_address(address))
+        except ValueError:
+            return None
         return next((a.interface for a in self.addresses if a.address == address), None)
 
 

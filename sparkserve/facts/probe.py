@@ -63,7 +63,8 @@ def compose(probes: Sequence[Probe[Any]], context: Context, marker: str) -> str:
         "LC_ALL=C; export LC_ALL",
         'PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"',
         f"ROOT={shlex.quote(context.root)}",
-        'case "$ROOT" in "~") ROOT=$HOME ;; "~/"*) ROOT="$HOME/${ROOT#"~/"}" ;; esac',
+        'case "$ROOT" in "~") ROOT=$HOME ;; "~/"*) ROOT="$HOME/${ROOT#"~/"}" ;; /*) ;;'
+        ' *) ROOT="$HOME/$ROOT" ;; esac',
         "export ROOT",
         "if command -v timeout >/dev/null 2>&1; then"
         f" bounded() {{ timeout -k 2 {PROBE_LIMIT_S} sh; }}; else bounded() {{ sh; }}; fi",
@@ -123,6 +124,12 @@ def collect_node(
     if result.status == "lost":
         raise NodeError(host.name, "the connection was lost while facts were read")
     sections = split(result.stdout, marker)
+    if not sections and result.status == "exited":
+        raise NodeError(
+            host.name,
+            f"no shell that runs scripts: exit {result.exit_code}: {result.tail(3) or 'no output'}",
+            hint="give the SSH user a login shell such as /bin/sh on that node",
+        )
     return NodeFacts(
         node=host.name,
         collected_at=datetime.now(UTC),

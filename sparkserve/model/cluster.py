@@ -43,7 +43,7 @@ class Cluster(Model):
     topology: Topology = "switch"
     """How the fast network is wired."""
     root: str = "~/sparkserve"
-    """sparkserve's folder on every node; ``~`` is resolved on the node."""
+    """sparkserve's folder on every node; ``~`` and relative paths mean the node's home folder."""
     identity_file: str | None = None
     """SSH key on the controller; None = the agent and OpenSSH's default files."""
     profile: str | None = None

@@ -82,7 +82,7 @@ class Step(Model):
     done_when: str
     undo: str | None = None
     timeout_s: float | None = None
-    """None = governed by the profile's no-progress limit."""
+    """None = ``limits.command_s``; waits have no limit but the profile's on lack of progress."""
 
 
 class Stage(Model):

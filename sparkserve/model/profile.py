@@ -157,8 +157,9 @@ class FabricSettings(Model):
 class ServingSettings(Model):
     """The OpenAI-compatible endpoint of rank 0."""
 
-    host: str = "127.0.0.1"
-    """Bind address; anything but loopback demands ``api_key_file``."""
+    host: Literal["127.0.0.1", "localhost", "0.0.0.0"] = "127.0.0.1"
+    """Bind address; ``0.0.0.0`` demands ``api_key_file``. The address of one interface is not
+    possible: sparkserve itself reaches the endpoint through the head's loopback."""
     port: int = Field(default=8888, ge=1024, le=65535)
     """Port of the endpoint, and of each worker's dummy /health."""
     api_key_file: str | None = None
@@ -173,14 +174,14 @@ class ServingSettings(Model):
     @property
     def is_loopback(self) -> bool:
         """Whether only the head node itself can reach the endpoint."""
-        return self.host in ("127.0.0.1", "localhost", "::1")
+        return self.host != "0.0.0.0"
 
 
 class LimitSettings(Model):
     """When a launch is given up; time-outs measure lack of progress, not age."""
 
     no_progress_s: float = Field(default=600, gt=0)
-    """Give up when no rank logged, read or computed anything for this long."""
+    """Give up when no rank logged or read anything from storage for this long."""
     command_s: float = Field(default=45, gt=0)
     """Longest time for one command on a node."""
     memory_floor_gib: float = Field(default=0, ge=0)
@@ -243,17 +244,14 @@ class Profile(Model):
             raise ValueError(f"ports must differ: {ports}")
         if "engram_rows" in self.adapters and self.engram.directory is None:
             raise ValueError("adapter engram_rows needs engram.directory")
-        if (
-            self.adapters
-            and self.engine.kind == "sglang"
-            and "sparkserve" not in self.engine.plugins
-        ):
+        if self.engine.kind == "sglang" and "sparkserve" not in self.engine.plugins:
             raise ValueError(
-                f"adapters need engine.plugins to hold sparkserve: {self.engine.plugins}"
+                "engine.plugins must hold sparkserve, without whose reports no run is ready: "
+                f"{list(self.engine.plugins)}"
             )
         return self
 
     @property
     def digest(self) -> str:
-        """Digest of everything that reaches the engine (sha256, 64 hex digits)."""
+        """Digest of the whole profile (sha256, 64 hex digits)."""
         return digest(self)

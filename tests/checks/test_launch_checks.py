@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -148,6 +149,13 @@ def test_full_disk_and_unwritable_root_are_different_findings() -> None:
     closed = full.model_copy(update={"free_bytes": GIB, "writable": False})
     assert "free on /srv" in failing([facts(1, storage_root=full)])[0].observed
     assert failing([facts(1, storage_root=closed)])[0].observed == "/srv is not writable"
+
+
+def test_slow_answer_of_the_head_is_no_clock_skew_of_the_others() -> None:
+    slow = facts(1)
+    late = slow.collected_at + timedelta(seconds=12)
+    slow = slow.model_copy(update={"collected_at": late, "elapsed_s": 12.0})
+    assert failing([slow, facts(2), facts(3)]) == []
 
 
 def test_clock_skew_warns_and_does_not_block() -> None:

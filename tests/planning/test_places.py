@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkserve.errors import ConfigError, NodeError
+from sparkserve.facts import network
 from sparkserve.model.cluster import Node
 from sparkserve.model.facts import Unobserved
 from sparkserve.planning.places import locate
@@ -31,6 +32,13 @@ def test_address_that_no_interface_carries_is_refused_with_what_there_is() -> No
     node = Node(name="spark1", host="10.0.0.11", fabric_address="192.168.9.9")
     with pytest.raises(ConfigError, match=r"no interface carries 192\.168\.9\.9.*enP7s7 10"):
         locate(node, facts(1), profile())
+
+
+def test_address_is_found_however_it_is_written() -> None:
+    long = network.InterfaceAddress(interface="enp1", address="fd00::12", prefix_length=64)
+    seen = facts(1, network_addresses=network.AddressFacts(addresses=(long,)))
+    node = Node(name="spark1", host="10.0.0.11", fabric_address="fd00:0:0::0012")
+    assert locate(node, seen, profile()).interface == "enp1"
 
 
 def test_unobserved_fact_is_named() -> None:
