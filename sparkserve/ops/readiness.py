@@ -144,7 +144,7 @@ class Readiness:
         raise NotReadyError(
             f"rank {failure.rank} on {failure.node}: {failure.reason}"
             + (f"\nits last lines:\n{tail}" if tail else ""),
-            hint=f"{failure.fix}; {logs}" if failure.fix else logs,
+            hint=f"{failure.fix}\n{logs}" if failure.fix else logs,
         )
 
     def _where_they_stand(self) -> str:
@@ -159,9 +159,10 @@ class Readiness:
             for view in views:
                 refused = agreement.refusal(list(view.reports.values()))
                 if refused is not None:
+                    node = view.address.node
                     raise NotReadyError(
-                        f"rank {refused.rank} refused to serve: {refused.reason}",
-                        hint=f"sparkserve logs --run {self._record.run_id}",
+                        f"rank {refused.rank} on {node} refused to serve: {refused.reason}",
+                        hint=f"sparkserve logs {node} --run {self._record.run_id}",
                     )
             found = [agreement.deciding(list(view.reports.values())) for view in views]
             return len([report for report in found if report is not None]) == ranks
@@ -174,7 +175,10 @@ class Readiness:
         }
         difference = agreement.disagreement(by_rank, self._record.agreement)
         if difference is not None:
-            raise NotReadyError(f"the ranks do not agree: {difference}")
+            raise NotReadyError(
+                f"the ranks do not agree: {difference}",
+                hint=f"sparkserve logs --run {self._record.run_id}",
+            )
 
     def _endpoint(self, port: int) -> Endpoint:
         if self._forward is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparkserve.errors import NodeError
 from sparkserve.model.event import Observer
@@ -15,6 +15,8 @@ from sparkserve.runs import RunDirectory
 from sparkserve.transport.host import Host, map_hosts, require
 
 _STOP_LIMIT_S = 60.0
+_ALIVE = ("starting", "running")
+_ENDED_BY_IT = ("stopping", "stopped")
 
 
 @dataclass(frozen=True)
@@ -94,13 +96,23 @@ def stop_ranks(
         NodeStop(name, "unknown", error=error.message)
         for name, error in group.errors_by_node.items()
     ]
-    ended = [*group.values_by_node.values(), *failed]
+    ended = _as_found([*group.values_by_node.values(), *failed])
     for node in ended:
+        told = {"clean": node.clean}
         message = node.error or f"was {node.was}, nothing left"
         if node.survivors:
             message = f"processes {', '.join(map(str, node.survivors))} cannot be ended"
-        emitter.emit("state", message, node=node.node, rank=record.cluster.rank_of(node.node))
+        emitter.emit(
+            "state", message, node=node.node, rank=record.cluster.rank_of(node.node), data=told
+        )
     return tuple(ended)
+
+
+def _as_found(ended: list[NodeStop]) -> list[NodeStop]:
+    """What the ranks were before this stop: the first one to be stopped ends the others too."""
+    if not any(node.was in _ALIVE for node in ended):
+        return ended
+    return [replace(node, was="running") if node.was in _ENDED_BY_IT else node for node in ended]
 
 
 def _stop_rank(host: Host, record: RunRecord, *, gentle: bool) -> NodeStop:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +21,8 @@ from sparkserve.model.record import RankFailure
 from sparkserve.ops.doors import Emitter
 from sparkserve.transport.host import Host, Result
 
+_OUR_QUESTION = re.compile(r'"GET /(health|metrics)\b')
+"""An engine's log line about being asked by us: that we ask is no sign that it gets on."""
 _ATTRIBUTION_S = 1.5
 """How long to wait for the failing rank's own word after another rank reported its loss."""
 
@@ -208,7 +211,8 @@ class RunWatch:
     def _apply(self, view: RankView, kind: str, value: Any) -> None:
         rank, node = view.address.rank, view.address.node
         if kind == "log":
-            self.moved_at = time.monotonic()
+            if not _OUR_QUESTION.search(str(value)):
+                self.moved_at = time.monotonic()
             self.watcher.feed(rank, node, value)
             before, view.progress = view.progress, view.progress.after(value)
             self._tell("log", view, value, {})

@@ -132,4 +132,4 @@ def test_known_cause_comes_with_what_helps(directory: RunDirectory) -> None:
     bring_up = BringUp({"spark1": host}, Emitter([heard], utc_now), None)
     with pytest.raises(NotReadyError) as caught:
         bring_up.carry_out(directory, WAITS, record("launching"))
-    assert caught.value.hint == f"ss -ltnp; sparkserve logs spark1 --run {runs.RUN_ID}"
+    assert caught.value.hint == f"ss -ltnp\nsparkserve logs spark1 --run {runs.RUN_ID}"

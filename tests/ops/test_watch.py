@@ -62,3 +62,22 @@ def test_line_that_is_not_understood_is_told_and_ends_nothing() -> None:
     found, heard = failure([*odd, state(0, "failed", origin=0, reason="x")])
     assert found.rank == 0
     assert sum("not understood" in event.message for event in heard.events) == 3
+
+
+def test_that_we_ask_an_engine_is_no_sign_that_it_gets_on() -> None:
+    asked = 'INFO:     127.0.0.1:36780 - "GET /health HTTP/1.1" 503 Service Unavailable'
+    assert not moves(asked)
+    assert moves("Load weight begin. avail mem=110.00 GB")
+
+
+def moves(text: str) -> bool:
+    """Whether a log line counts as progress."""
+    heard = Heard()
+    watch = RunWatch({"spark1": ToldHost("spark1", [line("log", text)])}, Emitter([heard], utc_now))
+    watch.moved_at = 0.0
+    try:
+        watch.follow(RankAddress(0, "spark1", "/r", "/py"))
+        wait_until(lambda: any(e.kind == "log" for e in heard.events), what="the line")
+    finally:
+        watch.close()
+    return watch.moved_at > 0.0
