@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkserve.model.run_files import ENGINE_LOG, SPEC
-from sparkserve.node import follow, processes
+from sparkserve.node import follow, keys, processes
 from sparkserve.node.follow import read_state
 
 _STOP_LIMIT_S = 20.0
@@ -43,7 +43,8 @@ def stop(run_dir: Path, *, gentle: bool = True) -> dict[str, Any]:
 
     gentle: running requests may finish.
 
-    Only processes that descend from the guard or carry the run's engine.json are touched.
+    Only processes that descend from the guard or carry the run's engine.json are touched. The
+    run's keys are removed; logs, reports and specs stay.
 
     Returns:
         ``{"was": state before, "ended": number of processes ended directly, "survivors": [pid]}``
@@ -63,6 +64,7 @@ def stop(run_dir: Path, *, gentle: bool = True) -> dict[str, Any]:
         return found
 
     survivors = processes.end_all(find, grace_s=1.0)
+    keys.forget(run_dir)
     return {"was": was, "ended": len(left), "survivors": [p.pid for p in survivors]}
 
 

@@ -25,7 +25,7 @@ from sparkserve.files import replace_file
 from sparkserve.model import run_files
 from sparkserve.model.engine_spec import EngineSpec
 from sparkserve.model.node_state import GuardState, RankState
-from sparkserve.node import boot, processes
+from sparkserve.node import boot, keys, processes
 from sparkserve.node.peers import HeadLink, Stop, WorkerLink
 from sparkserve.units import format_bytes
 
@@ -151,6 +151,10 @@ class Guard:
             await link.announce(stop)
         survivors = await asyncio.to_thread(self._end_processes, stop)
         self.reap()
+        try:
+            keys.forget(self.run_dir)
+        except OSError:
+            log.exception("cannot remove the run's keys")
         self.write_state("failed" if stop.failed else "stopped", stop, survivors)
         if link is not None:
             await self._linger(link)

@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from sparkserve.model.engine_spec import Expectations
+from sparkserve.node import control
 from tests.node.harness import SLEEPER, Rank, Run
 from tests.testbed.shell import wait_until
 
@@ -99,6 +100,22 @@ def test_gentle_stop_lets_replies_finish_and_a_quick_one_does_not(
     rank.signal_guard(number)
     rank.wait_state("stopped")
     assert ("last reply sent" in rank.log) is drained
+
+
+@pytest.mark.parametrize("guard_lives", [True, False])
+def test_keys_of_a_run_do_not_outlive_it(run: Run, guard_lives: bool) -> None:
+    ranks = run.start([SLEEPER, SLEEPER])
+    wait_joined(ranks)
+    head = ranks[0]
+    (head.run_dir / "engine.yaml").write_text("api-key: sk-1")
+    if not guard_lives:
+        head.signal_guard(signal.SIGKILL)
+        assert head.process is not None
+        head.process.wait()
+    control.stop(head.run_dir)
+    left = {path.name for path in head.run_dir.iterdir()}
+    assert not left & {"engine.yaml", "guard.key"}
+    assert left >= {"engine.json", "engine.log", "guard.log", "state.json"}
 
 
 def test_engine_dies_with_its_guard(run: Run) -> None:
