@@ -182,6 +182,8 @@ class HeadLink:
             await asyncio.sleep(_RETRY_S)
         if self._server is not None:
             self._server.close()
+        if self._watch is not None:
+            self._watch.cancel()
 
     async def _expect_everybody(self) -> None:
         await asyncio.sleep(self.spec.guard.join_timeout_s)
