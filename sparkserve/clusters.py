@@ -79,7 +79,9 @@ def load(name: str) -> ClusterFile:
         guess = f" (did you mean {near[0]}?)" if near else ""
         raise ConfigError(
             f"no cluster {name!r}{guess}; there are: {', '.join(names()) or 'none'}",
-            hint="sparkserve cluster init --hosts HOST,HOST",
+            hint="sparkserve cluster list"
+            if names()
+            else f"sparkserve cluster init {name} --hosts spark1,spark2",
         )
     data = read_toml(path)
     overrides = data.pop("overrides", {})
@@ -133,7 +135,7 @@ def default_name() -> str | None:
         raise ConfigError(
             f"the default cluster {name!r} has no file {path_of(name)}; "
             f"there are: {', '.join(names()) or 'none'}",
-            hint="sparkserve cluster init --hosts HOST,HOST",
+            hint="sparkserve cluster use --none",
         )
     return name
 
@@ -262,7 +264,7 @@ def _from_entries(entries: Iterable[tuple[str, str]], name: str) -> Cluster:
                 raise ConfigError(f"{where}: {text!r} names the same host and port twice")
         nodes.append(node)
     if not nodes:
-        raise ConfigError("no hosts given", hint="sparkserve cluster init --hosts HOST,HOST")
+        raise ConfigError("no hosts given", hint="sparkserve cluster init --hosts spark1,spark2")
     if len(nodes) > MAX_NODES:
         raise ConfigError(f"{len(nodes)} hosts given, expected at most {MAX_NODES}")
     data = {

@@ -52,7 +52,9 @@ def import_env_file(path: Path, *, name: str, head_is_local: bool = False) -> Im
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+        raise ConfigError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
+        ) from error
     return import_env_text(text, where=str(path), name=name, head_is_local=head_is_local)
 
 

@@ -127,14 +127,14 @@ def _take(cluster: Cluster, wanted: int | None, resolved: ResolvedProfile) -> tu
         )
         raise ConfigError(
             f"{only}, expected {count} nodes",
-            hint="sparkserve cluster init NAME --hosts a,b,... --default, or --hosts a,b,...",
+            hint="sparkserve cluster list",
         )
     if count != tp:
         raise ConfigError(
             f"--nodes {count} contradicts profile {resolved.profile.name}: "
             f"parallel.tp = {tp} ({resolved.origins.get('parallel.tp', 'default')}), "
             "one rank runs on each node",
-            hint=f"sparkserve launch --nodes {tp}, or --set parallel.tp={count}",
+            hint=f"leave --nodes out, or add --set parallel.tp={count}",
         )
     if have > count:
         return cluster.take(count), f"the first {count} of {have} nodes"

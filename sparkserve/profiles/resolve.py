@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time
@@ -183,11 +184,24 @@ def _validate(merged: _Merged, source: ProfileSource) -> Profile:
 
 
 def _refusal(source: ProfileSource, problems: Sequence[str]) -> ConfigError:
-    hint = f"sparkserve profile validate {source.name}"
+    hint = _hint(source, problems[0])
     if len(problems) == 1:
         return ConfigError(problems[0], hint=hint)
     lines = "".join(f"\n  - {problem}" for problem in problems)
     return ConfigError(f"profile {source.name} has {len(problems)} problems:{lines}", hint=hint)
+
+
+def _hint(source: ProfileSource, problem: str) -> str:
+    """The command that helps with a problem, by where the wrong value stands."""
+    origin = problem.partition(":")[0]
+    name = shlex.quote(str(source.path) if source.kind == "file" else source.name)
+    if origin.startswith("SPARKSERVE_"):
+        return f"unset {origin}"
+    if origin.startswith("cluster "):
+        return f"sparkserve cluster show {origin.removeprefix('cluster ')}"
+    if origin in ("--set", "command line"):
+        return f"sparkserve profile show {name} --origin"
+    return f"sparkserve profile validate {name}"
 
 
 def _sentence(

@@ -37,9 +37,7 @@ def unreachable(target: Target, error: Exception) -> UnreachableError:
             hint="on the node: sudo systemctl status ssh",
         )
     if refused in (errno.EHOSTUNREACH, errno.ENETUNREACH):
-        return UnreachableError(
-            node, f"no route to {place}: {error}", hint=f"ip route get {target.host}"
-        )
+        return UnreachableError(node, f"no route to {place}", hint=f"ip route get {target.host}")
     if isinstance(error, OSError | EOFError):
         return UnreachableError(
             node,
