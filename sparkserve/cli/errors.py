@@ -37,7 +37,7 @@ def reporting(output: OutputOptions, *, ndjson: bool) -> Iterator[Console]:
         with interrupts.second_ends_at_once():
             yield console
     except SparkserveError as error:
-        lines = error_view.error_lines(error.message, error.hint)
+        lines = error_view.lines_of(error)
         _fail(console, error_view.error_data(error), ndjson=ndjson, lines=lines)
     except KeyboardInterrupt:
         lines = error_view.error_lines("interrupted")

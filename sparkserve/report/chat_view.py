@@ -9,6 +9,8 @@ from sparkserve.report.console import Console
 from sparkserve.report.text import Span, clean, line
 from sparkserve.units import format_duration
 
+_LEAST_STREAM_S = 0.2
+
 
 class AnswerView:
     """Prints one answer piece by piece; in JSON mode the whole of it at the end.
@@ -72,9 +74,12 @@ class AnswerView:
         """``7 tokens in 1.3 s, the first after 0.7 s, then 10.1 tok/s``."""
         tokens = self._usage.completion_tokens if self._usage else 0
         told = (
-            f"{tokens} tokens in {format_duration(took_s)}" if tokens else format_duration(took_s)
+            f"{tokens} token{'s' if tokens > 1 else ''} in {format_duration(took_s)}"
+            if tokens
+            else format_duration(took_s)
         )
-        if self._first_s is None or tokens < 2 or took_s <= self._first_s:
+        # Pieces that come together say nothing about the speed at which they were made.
+        if self._first_s is None or tokens < 2 or took_s - self._first_s < _LEAST_STREAM_S:
             return told
         speed = (tokens - 1) / (took_s - self._first_s)
         return f"{told}, the first after {format_duration(self._first_s)}, then {speed:.1f} tok/s"

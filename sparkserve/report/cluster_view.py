@@ -9,7 +9,7 @@ from typing import Any
 from sparkserve.clusters import ClusterFile
 from sparkserve.report.console import Answer
 from sparkserve.report.table import Column, table
-from sparkserve.report.text import Line, Span, Style, line, one_line
+from sparkserve.report.text import Line, Span, Style, line
 
 _NODE_COLUMNS = (
     Column("RANK", right=True),
@@ -80,9 +80,9 @@ def show_answer(file: ClusterFile, reason: str, *, width: int | None) -> Answer:
         ("root", f"{cluster.root} on every node"),
         ("ssh key", cluster.identity_file or "the agent's and OpenSSH's own"),
         ("profile", cluster.profile or ""),
-        ("overrides", ", ".join(_flat(file.overrides))),
+        *(("overrides" if i == 0 else " ", one) for i, one in enumerate(_flat(file.overrides))),
     ]
-    head = [line(Span(f"{label:<10}", "dim"), text) for label, text in pairs if text]
+    head = [line(Span(f"{label:<11}", "dim"), text) for label, text in pairs if text]
     return Answer(
         [*head, line(), *node_table(file, width=width)],
         {"cluster": _cluster_data(file)},
@@ -113,9 +113,10 @@ def key_lines(entries: Sequence[KeyEntry]) -> list[Line]:
         lines.append(line(Span(entry.node, "name"), place, "  ", state))
         if entry.fingerprint:
             lines.append(line(f"  {entry.type} {entry.fingerprint}"))
-        if entry.error:
-            lines.append(line("  ", one_line(entry.error).removeprefix(f"{entry.node}: ")))
         lines += [line("  ", Span("until now ", "bad"), old) for old in entry.recorded]
+    if any(entry.error for entry in entries):
+        # The error itself follows, and there is nothing to decide yet.
+        return lines
     files = {_KEY_FILES.get(entry.type, "*") for entry in entries if entry.state in _TO_COMPARE}
     for name in sorted(files):
         command = f"ssh-keygen -lf /etc/ssh/ssh_host_{name}_key.pub"

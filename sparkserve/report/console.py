@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TextIO
 
-from sparkserve.report.text import Line, Span, line, paragraph
+from sparkserve.report.text import Line, Span, line, paragraph, wrap
 
 Mode = Literal["human", "json", "quiet"]
 SCHEMA_VERSION = 1
@@ -131,7 +131,7 @@ class Console:
         """Write progress lines for people."""
         if self.mode == "human":
             self._progressed = True
-            self._put_lines(self._stderr, lines)
+            self._put_lines(self._stderr, self._wrapped(lines))
 
     def progress_was_drawn(self) -> None:
         """Take note of progress that a view drew itself; the result stands apart from it."""
@@ -145,12 +145,13 @@ class Console:
         """Write a warning; quiet does not silence it."""
         if self.mode != "json":
             first, *rest = paragraph(text)
-            self._put_lines(self._stderr, [line(Span("warning: ", "warn"), *first), *rest])
+            told = [line(Span("warning: ", "warn"), *first), *rest]
+            self._put_lines(self._stderr, self._wrapped(told))
 
     def error(self, lines: Iterable[Line]) -> None:
         """Write error lines; shown in every mode but json, where the document holds the error."""
         if self.mode != "json":
-            self._put_lines(self._stderr, lines)
+            self._put_lines(self._stderr, self._wrapped(lines))
 
     def document(self, data: Mapping[str, Any]) -> None:
         """Write one JSON document."""
@@ -217,6 +218,13 @@ class Console:
             return os.get_terminal_size(stream.fileno()).columns or _FALLBACK_WIDTH
         except OSError:
             return _FALLBACK_WIDTH
+
+    def _wrapped(self, lines: Iterable[Line]) -> list[Line]:
+        """Prose broken between words where the screen of the progress ends."""
+        width = self.progress_width
+        if width is None or not self._stderr.isatty():
+            return list(lines)
+        return [part for one in lines for part in wrap(one, width)]
 
     def _put_lines(self, stream: TextIO, lines: Iterable[Line]) -> None:
         colored = self.settings.color and stream.isatty()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sparkserve.errors import CheckFailed, ExitCode, NodeError, SparkserveError
-from sparkserve.report.text import Line, Span, line, paragraph
+from sparkserve.report.text import Line, Span, line, paragraph, pasted
 
 
 def error_lines(message: str, hint: str | None = None) -> list[Line]:
@@ -13,9 +13,22 @@ def error_lines(message: str, hint: str | None = None) -> list[Line]:
     first, *rest = paragraph(message)
     lines = [line(Span("error: ", "bad"), *first), *rest]
     if hint:
-        hint_first, *hint_rest = paragraph(hint)
-        lines += [line(), line(Span("hint: ", "good"), *hint_first), *hint_rest]
+        lines.append(line())
+        for number, one in enumerate(paragraph(hint)):
+            lines.append(pasted(Span("      " if number else "hint: ", "good"), *one))
     return lines
+
+
+def lines_of(error: SparkserveError) -> list[Line]:
+    """Any error for people; of failed checks every finding is told in full."""
+    if not isinstance(error, CheckFailed) or not error.findings:
+        return error_lines(error.message, error.hint)
+    from sparkserve.report.finding_view import finding_block
+
+    count = len(error.findings)
+    what = f"{count} check{'s' if count > 1 else ''} failed; nothing was changed"
+    first, *rest = error_lines(what, error.hint)
+    return [first, *finding_block(error.findings, indent=2), *rest]
 
 
 def error_data(error: SparkserveError) -> dict[str, Any]:

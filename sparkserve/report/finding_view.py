@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparkserve.model.finding import Finding
-from sparkserve.report.text import Line, Span, Style, line, one_line
+from sparkserve.report.text import Line, Span, Style, line, one_line, pasted
 
 _STYLES: dict[str, Style] = {
     "FAIL": "bad", "WARN": "warn", "UNKNOWN": "warn", "INFO": "name", "PASS": "good",
@@ -19,25 +19,44 @@ def matters(finding: Finding) -> bool:
 
 def finding_lines(finding: Finding, *, indent: int = 0) -> list[Line]:
     """One finding, with its evidence where it is bad news."""
-    pad = " " * indent
+    head = _head(finding, indent)
+    return [head, *_told(finding, indent)] if matters(finding) else [head]
+
+
+def finding_block(findings: Sequence[Finding], *, indent: int = 0) -> list[Line]:
+    """Several findings; what the same check says alike of several nodes stands once."""
+    lines: list[Line] = []
+    for i, finding in enumerate(findings):
+        lines.append(_head(finding, indent))
+        told = _told(finding, indent)
+        if i + 1 == len(findings) or told != _told(findings[i + 1], indent):
+            lines += told
+    return lines
+
+
+def _head(finding: Finding, indent: int) -> Line:
     observed = one_line(finding.observed) or finding.title
     expected = f", expected {one_line(finding.expected)}" if finding.expected else ""
-    head = line(
-        pad,
+    return line(
+        " " * indent,
         Span(f"{finding.verdict:<7}", _STYLES.get(finding.verdict, "")),
         f" {finding.node or 'cluster'}: {observed}{expected}",
         Span(f"  ({finding.check_id})", "dim"),
     )
-    if not matters(finding):
-        return [head]
+
+
+def _told(finding: Finding, indent: int) -> list[Line]:
+    """Why it matters and what to do."""
     told = (
-        ("why", finding.why),
-        ("fix", finding.fix),
-        *(("seen", evidence) for evidence in finding.evidence),
+        (line, "why", finding.why),
+        (pasted, "fix", finding.fix),
+        *((line, "seen", evidence) for evidence in finding.evidence),
     )
+    pad = " " * indent
     return [
-        head,
-        *(line(pad, Span(f"{label:>11}  ", "dim"), one_line(text)) for label, text in told if text),
+        make(pad, Span(f"{label:>11}  ", "dim"), one_line(text))
+        for make, label, text in told
+        if text
     ]
 
 

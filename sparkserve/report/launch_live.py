@@ -14,7 +14,7 @@ from sparkserve.report.finding_view import summary_line
 from sparkserve.report.launch_state import LaunchState, Phase
 from sparkserve.report.narration import INDENT, lasting_lines, phase_head, phase_tail
 from sparkserve.report.rank_rows import rank_lines
-from sparkserve.report.text import Line, Span, line
+from sparkserve.report.text import Line, Span, line, wrap
 from sparkserve.units import format_duration
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ class LiveLaunch:
 
     def _print(self, lines: list[Line]) -> None:
         if lines:
+            lines = [part for one in lines for part in wrap(one, self._screen.size.width)]
             with contextlib.suppress(OSError):
                 self._screen.print(self._text(lines), soft_wrap=True)
 

@@ -87,7 +87,9 @@ class PlainLaunch:
         """Tell where a rank stands: when its phase changes, and again at times."""
         doing, since = self._told.get(rank.rank, ("", at))
         waited_s = (at - since).total_seconds()
-        if not rank.doing or (_kind(doing) == _kind(rank.doing) and waited_s < _EVERY_S):
+        if rank.ended or rank.doing in ("", "waiting"):
+            return
+        if _kind(doing) == _kind(rank.doing) and waited_s < _EVERY_S:
             return
         self._told[rank.rank] = (rank.doing, at)
         counters = [

@@ -73,8 +73,11 @@ def served_answer(record: RunRecord, status: RunStatus | None, *, width: int | N
     endpoint = record.endpoint
     url = endpoint.url if endpoint else ""
     model = record.profile.model.served_name
+    head = record.cluster.nodes[0]
+    away = endpoint is not None and endpoint.reachable_from == "head" and not head.is_local
+    where = f" on {head.name}" if away else ""
     lines = [
-        line(Span("serving ", "good"), Span(model, "bold"), " at ", Span(url, "bold")),
+        line(Span("serving ", "good"), Span(model, "bold"), " at ", Span(url, "bold"), where),
         *_facts(record, status),
     ]
     if status is not None:

@@ -33,18 +33,21 @@ def phase_tail(phase: Phase, now: datetime) -> Line:
 def lasting_lines(event: Event, *, verbosity: int) -> list[Line]:
     """Lines that an event leaves, apart from those of phases; none for most events.
 
-    verbosity: 0 = bad findings, notices, ended ranks; 1 = every step and finding too;
+    verbosity: 0 = warnings, notices, ranks that failed by themselves; 1 = every step, finding
+        and ended rank too;
         2 = the engines' log lines too.
     """
     if event.kind == "notice":
         return [line(_PAD, one_line(event.message))]
     if event.kind == "finding":
         finding = Finding.model_validate(event.data)
-        return finding_lines(finding, indent=INDENT) if verbosity or matters(finding) else []
+        # What ends the launch is told in full by its error.
+        wanted = matters(finding) and not finding.blocks
+        return finding_lines(finding, indent=INDENT) if verbosity or wanted else []
     if event.kind == "step" and event.data.get("state") != "begun":
         return _step(event, verbosity)
     if event.kind == "state":
-        return _state(event)
+        return _state(event, verbosity)
     if event.kind == "log" and verbosity > 1:
         return [line(_PAD, Span(f"{event.node} | ", "name"), one_line(event.message))]
     return []
@@ -52,14 +55,17 @@ def lasting_lines(event: Event, *, verbosity: int) -> list[Line]:
 
 def _step(event: Event, verbosity: int) -> list[Line]:
     failed = event.data.get("state") == "failed"
-    if not verbosity and not failed:
+    # A wait fails for what a rank did, not for what its own node did.
+    if not verbosity and (not failed or event.data.get("effect") == "reads"):
         return []
     word = Span("failed", "bad") if failed else Span("done", "good")
     return [line(_PAD, f"{event.node}: {event.message}: ", word)]
 
 
-def _state(event: Event) -> list[Line]:
+def _state(event: Event, verbosity: int) -> list[Line]:
     """A rank that ended, or what a stop found on a node."""
+    if not verbosity and _follows(event):
+        return []
     who = f"rank {event.rank} {event.node}: "
     if "state" not in event.data:
         return [line(_PAD, who, one_line(event.message))]
@@ -69,3 +75,12 @@ def _state(event: Event) -> list[Line]:
     reason = one_line(str(event.data.get("reason", "")))
     style: Style = "bad" if state in ("failed", "refused") else ""
     return [line(_PAD, who, Span(state, style), f": {reason}" if reason else "")]
+
+
+def _follows(event: Event) -> bool:
+    """Whether it is only what had to come: a clean stop, or a rank that another one ended."""
+    if "state" not in event.data:
+        return bool(event.data.get("clean"))
+    if event.data["state"] == "stopped":
+        return True
+    return event.data.get("origin_rank") not in (None, event.rank)

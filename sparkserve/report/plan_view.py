@@ -42,13 +42,15 @@ def dry_run_answer(plan: Plan, specs: Sequence[EngineSpec], *, verbosity: int) -
     verbosity: 0 = the command line and environment of rank 0 stand for all, 1 = every rank's.
     """
     differ = differences(specs)
-    lines = [line(Span("plan", "bold"), f" to {plan.verb}; nothing was changed")]
     nodes = {step.node for step in plan.steps}
+    where = f"{len(nodes)} nodes" if len(nodes) > 1 else next(iter(nodes), "no node")
+    lines = [line(Span("plan", "bold"), f" to {plan.verb} on {where}; nothing was changed")]
+    lines.append(line(Span(f"{plan.run_id} stands for the id that the run will get", "dim")))
     for number, stage in enumerate(plan.stages, start=1):
         lines += [line(), *_stage(number, stage, nodes)]
     for spec in specs if verbosity else specs[:1]:
         lines += [line(), *_rank(spec)]
-    lines += [line(), *_differences(differ, len(specs))]
+    lines += [line(), *_differences(differ, [f"rank {spec.rank} {spec.node}" for spec in specs])]
     data = {
         "ok": True,
         "plan": without_secrets(plan).model_dump(mode="json"),
@@ -131,8 +133,8 @@ def _folded(argv: Sequence[str]) -> list[str]:
     ]
 
 
-def _differences(differ: Mapping[str, list[Difference]], ranks: int) -> list[Line]:
-    if ranks == 1:
+def _differences(differ: Mapping[str, list[Difference]], ranks: Sequence[str]) -> list[Line]:
+    if len(ranks) == 1:
         return [line("one rank: nothing to differ from")]
     found = [one for kind in differ.values() for one in kind]
     if not found:
@@ -140,9 +142,10 @@ def _differences(differ: Mapping[str, list[Difference]], ranks: int) -> list[Lin
     lines = [line(Span("where the ranks differ", "bold"))]
     for one in found:
         lines.append(line("  ", one.name))
+        width = max(len(rank) for rank in ranks)
         lines += [
-            line("    ", Span(f"rank {rank}  ", "dim"), "(not set)" if value is None else value)
-            for rank, value in enumerate(one.values)
+            line("    ", Span(f"{rank:<{width}}  ", "dim"), "(not set)" if value is None else value)
+            for rank, value in zip(ranks, one.values, strict=True)
         ]
     return lines
 

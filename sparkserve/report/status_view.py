@@ -14,6 +14,7 @@ _STYLES: dict[str, Style] = {
     "serving": "good", "running": "good", "launching": "name", "starting": "name",
     "failed": "bad", "refused": "bad", "unreachable": "bad", "unhealthy": "bad",
 }  # fmt: skip
+_MAY_RUN = ("starting", "running", "stopping", "unreachable")
 _UP = ("serving", "launching", "unhealthy")
 _COLUMNS = (
     Column("RANK", right=True),
@@ -49,8 +50,31 @@ def rank_table(status: RunStatus, *, width: int | None) -> list[Line]:
         told = [(rank, text) for rank, text in zip(status.ranks, said, strict=True) if text.text]
         lines += [line()] if told else []
         lines += [cut_line([Span(f"{rank.rank:>4}  "), text], width) for rank, text in told]
-    reasons = [rank for rank in status.ranks if rank.reason]
-    return [*lines, *([line()] if reasons else []), *map(_reason, reasons)]
+    reasons = _reasons(status)
+    return [*lines, *([line()] if reasons else []), *reasons]
+
+
+def _reasons(status: RunStatus) -> list[Line]:
+    """Why ranks are not well; what one rank brought upon the others is said once."""
+    by_rank = {rank.rank: rank for rank in status.ranks}
+    lines = []
+    for number in dict.fromkeys(rank.origin_rank for rank in status.ranks):
+        origin = None if number is None else by_rank.get(number)
+        if origin is not None:
+            lines.append(_origin(origin, status.ranks))
+    alone = [rank for rank in status.ranks if rank.reason and rank.origin_rank not in by_rank]
+    return [*lines, *map(_reason, alone)]
+
+
+def _origin(origin: RankStatus, ranks: tuple[RankStatus, ...]) -> Line:
+    told = [rank.reason for rank in (origin, *ranks) if rank.origin_rank == origin.rank]
+    reason = one_line(next((text for text in told if text), origin.state))
+    reason = reason.removeprefix(f"rank {origin.rank}: ").removeprefix(f"{origin.node}: ")
+    # A stop reaches some rank first, which is not to be blamed for it.
+    if origin.state == "stopped":
+        return line(f"ended: {reason}")
+    who = f"rank {origin.rank} ({origin.node})"
+    return line("ended because of ", Span(who, "bad"), f": {reason}")
 
 
 def _reason(rank: RankStatus) -> Line:
@@ -80,11 +104,20 @@ def _next_steps(status: RunStatus) -> list[Line]:
     elif status.outcome in ("launching", "unhealthy"):
         steps = ["sparkserve logs --follow", f"sparkserve stop {status.run_id}"]
     elif status.outcome in ("failed", "unreachable"):
-        steps = [f"sparkserve logs --run {status.run_id}", f"sparkserve stop {status.run_id}"]
+        steps = [f"sparkserve logs{_blamed(status)} --run {status.run_id}"]
+        left = any(rank.state in _MAY_RUN for rank in status.ranks)
+        steps.append(f"sparkserve stop {status.run_id}" if left else "sparkserve launch")
     else:
         steps = ["sparkserve launch"]
     heads = ["next: ", *["      "] * (len(steps) - 1)]
     return [line(Span(head, "dim"), step) for head, step in zip(heads, steps, strict=True)]
+
+
+def _blamed(status: RunStatus) -> str:
+    """The node whose log tells the most, where one rank ended the run."""
+    origins = {rank.origin_rank for rank in status.ranks} - {None}
+    nodes = [f" {rank.node}" for rank in status.ranks if rank.rank in origins]
+    return nodes[0] if len(nodes) == 1 else ""
 
 
 def _cells(rank: RankStatus) -> list[Span]:

@@ -27,6 +27,8 @@ _ESCAPES = re.compile(
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # `[2026-11-30 18:16:05 TP0] ` of SGLang and bare ISO times.
 _STAMP = re.compile(r"^(?:\[\d{4}-\d\d-\d\d[^\]]*\]|\d{4}-\d\d-\d\d[ T][\d:.,]+\S*)\s*")
+_LABEL = re.compile(r" *\S+ {2,}")
+"""A word and a gap at the beginning of a line: what follows it stands in a column."""
 ELLIPSIS = "…"
 
 
@@ -58,9 +60,20 @@ class Line(tuple[Span, ...]):
         )
 
 
+class Pasted(Line):
+    """A line with a command in it: it must survive copying, so it is never broken."""
+
+    __slots__ = ()
+
+
 def line(*parts: Part) -> Line:
     """Make a line of pieces."""
     return Line(part if isinstance(part, Span) else Span(part) for part in parts)
+
+
+def pasted(*parts: Part) -> Pasted:
+    """Make a line that is never broken."""
+    return Pasted(line(*parts))
 
 
 def paragraph(text: str, *, indent: int = 0, style: Style = "") -> list[Line]:
@@ -121,6 +134,44 @@ def cut_line(parts: Iterable[Span], width: int) -> Line:
         kept.append(span)
         left -= cells(span.text)
     return Line(kept)
+
+
+def wrap(one: Line, width: int) -> list[Line]:
+    """A line broken between words where it is wider than ``width``; a long word stays whole.
+
+    The rest is indented to the column in which the text begins.
+    """
+    plain = one.plain
+    if isinstance(one, Pasted) or cells(plain) <= width:
+        return [one]
+    label = _LABEL.match(plain)
+    blanks = len(plain) - len(plain.lstrip(" "))
+    hang = label.end() if label and label.end() < width // 2 else blanks + 2
+    lines: list[Line] = []
+    begin, indent = 0, 0
+    while cells(plain[begin:]) > width - indent:
+        end = _break(plain, begin, width - indent, least=hang if not lines else 0)
+        lines.append(line(" " * indent, *_slice(one, begin, end)))
+        begin = len(plain) - len(plain[end:].lstrip(" "))
+        indent = hang
+    return [*lines, line(" " * indent, *_slice(one, begin, len(plain)))] if plain[begin:] else lines
+
+
+def _break(plain: str, begin: int, room: int, *, least: int) -> int:
+    """Where to end a line: at the last blank within the room, else at the first one behind it."""
+    blanks = [i for i in range(begin + least + 1, len(plain)) if plain[i] == " "]
+    within = [i for i in blanks if cells(plain[begin:i]) <= room]
+    return within[-1] if within else blanks[0] if blanks else len(plain)
+
+
+def _slice(one: Line, begin: int, end: int) -> list[Span]:
+    spans, at = [], 0
+    for text, style in one:
+        part = text[max(0, begin - at) : max(0, end - at)]
+        at += len(text)
+        if part:
+            spans.append(Span(part, style))
+    return spans
 
 
 def _cells_of(character: str) -> int:

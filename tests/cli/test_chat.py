@@ -57,9 +57,7 @@ def without_times(text: str) -> str:
 def test_answer_goes_to_stdout_and_thoughts_to_stderr(run: Run, model: Model) -> None:
     outcome = run("chat", "Capital of France?")
     assert (outcome.code, outcome.out) == (0, "Paris.\n")
-    assert without_times(outcome.err) == (
-        "Let me think.\n\n(2 tokens in N s, the first after N s, then N tok/s)\n"
-    )
+    assert without_times(outcome.err) == ("Let me think.\n\n(2 tokens in N s)\n")
     assert model.asked == [["Capital of France?"]]
 
 

@@ -230,7 +230,7 @@ class TestList:
     def test_show_without_a_name_is_this_machine_or_the_default(self, run: Run) -> None:
         assert "this machine: no cluster is named" in run("cluster", "show").out
         run("cluster", "use", "lab")
-        assert "why       default cluster lab" in run("cluster", "show").out
+        assert "why        default cluster lab" in run("cluster", "show").out
         assert run("cluster", "use", "--none").out == "commands use this machine\n"
         assert clusters.default_name() is None
 

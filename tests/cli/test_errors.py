@@ -52,9 +52,15 @@ from tests.report import launch_events
         (("launch", "--port", "80"), "serving.port = 80, expected"),
         (("launch", "--gpu-mem", "1.5"), "context.mem_fraction_static = 1.5, expected"),
         (("launch", "--nodes", "4"), "only this machine is known, expected 4 nodes"),
-        (("launch", "-p", "local-demo", "--nodes", "2"), "only this machine is known, expected 2 nodes"),
+        (
+            ("launch", "-p", "local-demo", "--nodes", "2"),
+            "only this machine is known, expected 2 nodes",
+        ),
         (("launch", "-p", "local-demo", "--hosts", "a,b", "--nodes", "2"), "--nodes 2 contradicts"),
-        (("launch", "--tp", "2", "-p", "local-demo"), "only this machine is known, expected 2 nodes"),
+        (
+            ("launch", "--tp", "2", "-p", "local-demo"),
+            "only this machine is known, expected 2 nodes",
+        ),
         (("launch", "--hosts", "a,b", "--cluster", "lab"), "--hosts and --cluster contradict"),
         (("launch", "--hosts", "a,,b"), "an empty host"),
         (("launch", "--hosts", "a,a"), "names the same host and port twice"),
@@ -136,7 +142,10 @@ def test_every_known_error_has_its_code_in_every_form(
     failing(error)
     human = run("status")
     assert (human.code, human.out) == (code, "")
-    assert human.err.startswith(f"error: {error.message}\n")
+    told = (
+        "1 check failed; nothing was changed" if isinstance(error, CheckFailed) else error.message
+    )
+    assert human.err.startswith(f"error: {told}\n")
     document = run("status", "--json")
     assert (document.code, document.err) == (code, "")
     assert document.data["error"]["message"] == error.message

@@ -147,8 +147,10 @@ def failed() -> Story:
         "failed",
         node="spark2",
         rank=1,
-        data={"state": "failed", "reason": "the engine ended with signal 9"},
+        data={"state": "failed", "reason": "the engine ended with signal 9", "origin_rank": 1},
     )
+    follows = {"state": "failed", "reason": "rank 1: the engine ended", "origin_rank": 1}
+    story.add(41.5, "state", "failed", node="spark1", rank=0, data=follows)
     story.add(
         42.0,
         "step",
@@ -160,7 +162,7 @@ def failed() -> Story:
         effect="reads",
     )
     story.add(42.0, "phase", "stop what was started")
-    story.on_both(43.0, "state", "was stopped, nothing left")
+    story.on_both(43.0, "state", "was stopped, nothing left", clean=True)
     return story
 
 
@@ -168,5 +170,5 @@ def interrupted() -> Story:
     """Ctrl-C while the weights are read."""
     story = begun()
     story.add(44.0, "phase", "stop what was started")
-    story.on_both(45.0, "state", "was running, nothing left")
+    story.on_both(45.0, "state", "was running, nothing left", clean=True)
     return story

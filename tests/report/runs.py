@@ -63,9 +63,10 @@ def rank(number: int = 0, **changes: Any) -> RankStatus:
     return RankStatus.model_validate(values | changes)
 
 
-def dead_rank(number: int, state: str, reason: str) -> RankStatus:
+def dead_rank(number: int, state: str, reason: str, **changes: Any) -> RankStatus:
     """A rank without an engine."""
-    return rank(number, state=state, reason=reason, progress=None, uptime_s=None, last_line="")
+    none: dict[str, Any] = {"progress": None, "uptime_s": None, "last_line": ""}
+    return rank(number, state=state, reason=reason, **none, **changes)
 
 
 def status(*ranks: RankStatus, **changes: Any) -> RunStatus:

@@ -42,9 +42,42 @@ STATUSES = {
         decode_tokens_per_s=None,
     ),
     "stopped": runs.status(
-        runs.dead_rank(0, "stopped", "stopped on request"), outcome="stopped", healthy=None
+        runs.dead_rank(0, "stopped", "rank 1: stopped on request", origin_rank=1),
+        runs.dead_rank(1, "stopped", "stopped on request", origin_rank=1),
+        outcome="stopped",
+        healthy=None,
+    ),
+    "ended_by_one": runs.status(
+        runs.dead_rank(0, "failed", "rank 1: engine killed by SIGKILL", origin_rank=1),
+        runs.dead_rank(1, "failed", "engine killed by SIGKILL", origin_rank=1),
+        runs.dead_rank(2, "unreachable", "spark3: no answer from 10.0.0.13:22"),
+        outcome="failed",
+        healthy=None,
     ),
 }
+
+
+def test_what_one_rank_brought_upon_the_others_is_said_once() -> None:
+    text = text_of(status_answer(STATUSES["ended_by_one"], width=80))
+    assert text.count("SIGKILL") == 1
+    assert "ended because of rank 1 (spark2): engine killed by SIGKILL\n" in text
+    assert f"next: sparkserve logs spark2 --run {runs.RUN_ID}\n" in text
+
+
+def test_rank_that_never_spoke_is_blamed_by_what_the_others_say_of_it() -> None:
+    lost = runs.status(
+        runs.dead_rank(0, "failed", "rank 1 lost: silent for 6 s", origin_rank=1),
+        runs.dead_rank(1, "absent", ""),
+        outcome="failed",
+    )
+    text = text_of(status_answer(lost, width=80))
+    assert "ended because of rank 1 (spark2): rank 1 lost: silent for 6 s\n" in text
+
+
+def test_stop_is_offered_only_where_something_may_run() -> None:
+    dead = runs.status(runs.dead_rank(0, "failed", "x", origin_rank=0), outcome="failed")
+    assert "sparkserve stop" not in text_of(status_answer(dead, width=80))
+    assert "sparkserve stop" in text_of(status_answer(STATUSES["ended_by_one"], width=80))
 
 
 def text_of(answer: Answer) -> str:
@@ -56,7 +89,7 @@ def text_of(answer: Answer) -> str:
 def test_status(name: str, width: int) -> None:
     text = text_of(status_answer(STATUSES[name], width=width))
     # Only why a rank is not well may be longer than the screen: it is never cut.
-    fitting = [line for line in text.splitlines() if not line.startswith("rank ")]
+    fitting = [line for line in text.splitlines() if not line.startswith(("rank ", "ended "))]
     assert all(cells(line) <= width for line in fitting)
     golden.check(GOLDEN / f"status_{name}_{width}.txt", text)
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from sparkserve.report.text import Span, cells, clean, cut, cut_line, line, one_line, without_stamp
+from sparkserve.report.text import (
+    Span,
+    cells,
+    clean,
+    cut,
+    cut_line,
+    line,
+    one_line,
+    pasted,
+    without_stamp,
+    wrap,
+)
 
 
 @pytest.mark.parametrize(
@@ -78,3 +89,45 @@ def test_styles_add_nothing_but_colour() -> None:
 )
 def test_time_stamp_of_a_log_line_is_left_out(stamped: str) -> None:
     assert without_stamp(stamped) == "Load weight begin"
+
+
+LONG = line("error: ", "the node spark2 has an MTU of 1500 and nobody knows why it has")
+
+
+@pytest.mark.parametrize("width", [20, 33, 40, 61])
+def test_wrapped_line_fits_and_loses_nothing(width: int) -> None:
+    lines = wrap(LONG, width)
+    assert len(lines) > 1
+    assert all(cells(one.plain) <= width for one in lines)
+    assert " ".join(one.plain.strip() for one in lines) == LONG.plain
+
+
+def test_rest_of_a_wrapped_line_stands_below_its_text() -> None:
+    told = line("      ", Span("why  ", "dim"), "two engines share one pool of memory")
+    shown = [one.plain for one in wrap(told, 30)]
+    assert shown == ["      why  two engines share", "           one pool of memory"]
+
+
+def test_styles_survive_wrapping() -> None:
+    told = wrap(line(Span("aaa bbb ccc", "bad")), 6)
+    first = told[0]
+    assert [span for span in first if span.text] == [Span("aaa", "bad")]
+    assert all(span.style == "bad" for one in told for span in one if span.text.strip())
+
+
+def test_word_longer_than_the_screen_stays_whole() -> None:
+    assert [one.plain for one in wrap(line("see ", "x" * 30, " now"), 12)] == [
+        "see",
+        "  " + "x" * 30,
+        "  now",
+    ]
+
+
+def test_command_is_never_broken() -> None:
+    command = pasted("hint: ", "sparkserve logs spark2 --run 20261130-120000-pair-4f2a")
+    assert wrap(command, 20) == [command]
+
+
+@pytest.mark.parametrize("text", ["", " ", "short"])
+def test_short_line_is_left_alone(text: str) -> None:
+    assert wrap(line(text), 10) == [line(text)]
