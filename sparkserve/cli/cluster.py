@@ -86,9 +86,10 @@ def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the cluster.")] = "sparks",
     yes: YesOpt = False,
 ) -> None:
-    """Save a cluster, and its nodes' host keys once you have compared them.
+    """Save a cluster: its nodes and their host keys.
 
-    The nodes are named in rank order. Every node must answer; where one does not, nothing is
+    The nodes are named in rank order. Their keys are recorded once you have compared them. Every
+    node must answer; where one does not, nothing is
     written.
     """
     cluster = _described(name, options)
@@ -116,7 +117,15 @@ def list_clusters(console: Console) -> None:
 
 def use(
     console: Console,
-    name: NameArg = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Cluster to use from now on.",
+            autocompletion=complete.clusters,
+            show_default=False,
+        ),
+    ] = None,
     none: Annotated[
         bool, typer.Option("--none", help="No cluster: commands use this machine again.")
     ] = False,

@@ -26,10 +26,24 @@ _LAST = ("completion", "version")
 class HelpfulCommand(TyperCommand):
     """A command whose help page groups the options and ends in examples."""
 
+    tells_steps = False
+    """Whether --verbose makes a difference; it is taken by every command."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """``[OPTIONS] FILE [NAME]``: what may be left out stands in brackets."""
+        pieces = ["[OPTIONS]"]
+        for param in self.get_params(ctx):
+            if param.param_type_name == "argument":
+                name = param.metavar or param.name
+                pieces.append(name if param.required else f"[{name}]")
+        return pieces
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments, then options under the titles of their groups, all in one column."""
         panels: dict[str, list[tuple[str, str]]] = {title: [] for title in _PANELS}
         for param in self.get_params(ctx):
+            if param.name == "verbose" and not self.tells_steps:
+                continue
             if param.param_type_name == "argument":
                 title, names = "Arguments", param.metavar or param.name
             elif param.name == "help":
@@ -49,12 +63,27 @@ class HelpfulCommand(TyperCommand):
         _write_epilog(self.epilog, formatter)
 
 
+class TellingCommand(HelpfulCommand):
+    """A command that has more to tell with --verbose."""
+
+    tells_steps = True
+
+
 class HelpfulGroup(TyperGroup):
     """A group whose help page ends in the flow and examples."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Commands in the order of their registration, those about sparkserve itself last."""
         return sorted(super().list_commands(ctx), key=lambda name: name in _LAST)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each command with its whole first sentence."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [
+            (name, (one.help or "").strip().partition("\n")[0]) for name, one in commands if one
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the named command; where nothing is near the name, list what there is."""
@@ -72,7 +101,12 @@ class HelpfulGroup(TyperGroup):
 
 
 def command(
-    app: typer.Typer, name: str, *, examples: Sequence[str], ndjson: bool = False
+    app: typer.Typer,
+    name: str,
+    *,
+    examples: Sequence[str],
+    ndjson: bool = False,
+    steps: bool = False,
 ) -> Callable[[Function], Function]:
     """Add a function as a command.
 
@@ -81,6 +115,7 @@ def command(
     code, None = 0. Errors are shown and become exit codes here.
 
     ndjson: with ``--json`` it writes a line per event, so an error is such a line too.
+    steps: it has more to tell with ``--verbose``.
     """
 
     def add(function: Function) -> Function:
@@ -102,7 +137,7 @@ def command(
         run.__signature__ = signature  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
         epilog = "\n".join(["Examples:", *(f"  {example}" for example in examples)])
-        app.command(name, cls=HelpfulCommand, epilog=epilog)(run)
+        app.command(name, cls=TellingCommand if steps else HelpfulCommand, epilog=epilog)(run)
         return function
 
     return add

@@ -42,7 +42,7 @@ class LaunchOptions(OptionGroup):
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
-    command(app, "launch", examples=_EXAMPLES, ndjson=True)(launch)
+    command(app, "launch", examples=_EXAMPLES, ndjson=True, steps=True)(launch)
 
 
 def launch(

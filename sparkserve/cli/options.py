@@ -175,7 +175,11 @@ class TuningOptions(OptionGroup):
     tp: Annotated[
         int | None,
         typer.Option(
-            "--tp", "--tensor-parallel", metavar="N", help="parallel.tp", rich_help_panel=WHAT
+            "--tp",
+            "--tensor-parallel",
+            metavar="N",
+            help="Number of ranks, one per node (parallel.tp).",
+            rich_help_panel=WHAT,
         ),
     ] = None
     mem_fraction: Annotated[
@@ -184,7 +188,7 @@ class TuningOptions(OptionGroup):
             "--mem-fraction-static",
             "--gpu-mem",
             metavar="F",
-            help="context.mem_fraction_static",
+            help="Share of memory for weights and cache (context.mem_fraction_static).",
             rich_help_panel=WHAT,
         ),
     ] = None
@@ -194,18 +198,26 @@ class TuningOptions(OptionGroup):
             "--context-length",
             "--max-model-len",
             metavar="TOKENS",
-            help="context.length_tokens",
+            help="Longest context (context.length_tokens).",
             rich_help_panel=WHAT,
         ),
     ] = None
     port: Annotated[
         int | None,
-        typer.Option("--port", metavar="PORT", help="serving.port", rich_help_panel=WHAT),
+        typer.Option(
+            "--port",
+            metavar="PORT",
+            help="Port of the endpoint (serving.port).",
+            rich_help_panel=WHAT,
+        ),
     ] = None
     served_name: Annotated[
         str | None,
         typer.Option(
-            "--served-model-name", metavar="NAME", help="model.served_name", rich_help_panel=WHAT
+            "--served-model-name",
+            metavar="NAME",
+            help="Name that clients ask for (model.served_name).",
+            rich_help_panel=WHAT,
         ),
     ] = None
 

@@ -41,10 +41,10 @@ def stop(
     ] = None,
     now: Annotated[bool, typer.Option("--now", help="Do not let running requests finish.")] = False,
 ) -> int:
-    """End a run on all its nodes; its running requests may finish, for some seconds.
+    """End a run on all its nodes.
 
-    Does nothing where it has ended already. Exit code 3 where a node could not be reached, so
-    that its rank may still run.
+    Its running requests may finish, for some seconds. Does nothing where it has ended already.
+    Exit code 3 where a node could not be reached, so that its rank may still run.
     """
     from sparkserve.ops import stop as use_case
     from sparkserve.report.stop_view import stop_answer, stop_problem
