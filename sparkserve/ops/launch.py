@@ -200,7 +200,7 @@ def _refuse_failures(launch: _Launch) -> None:
     ]
     fix = next((finding.fix for finding in blocking if finding.fix), None)
     if all(finding.check_id == "NODE.IDLE" for finding in blocking):
-        raise BusyError("\n".join(lines), hint=f"{fix}, or launch --ensure to take it up")
+        raise BusyError("\n".join(lines), hint=f"{fix}\nor take it up: sparkserve launch --ensure")
     raise CheckFailed(
         "\n".join(lines), findings=blocking, exit_code=blocking[0].exit_code, hint=fix
     )

@@ -55,6 +55,12 @@ class RankView:
     """Place of its end among the ends of all ranks."""
 
     @property
+    def doing(self) -> str:
+        """Its phase as far as its log tells; empty where only the end of the log was read."""
+        unread = not self.address.log_from_start and self.progress == RankProgress()
+        return "" if unread else self.progress.describe()
+
+    @property
     def ended(self) -> bool:
         """Whether nothing more is to be expected of this rank."""
         return self.link_error is not None or (
@@ -217,7 +223,7 @@ class RunWatch:
             before, view.progress = view.progress, view.progress.after(value)
             self._tell("log", view, value, {})
             if view.progress != before:
-                self._tell("progress", view, view.progress.describe(), {})
+                self._tell("progress", view, view.doing, {})
         elif kind == "state":
             view.state = RankState.model_validate(value)
             if view.ended:
@@ -233,7 +239,7 @@ class RunWatch:
             if old is None or counters.read_bytes > old.read_bytes:
                 self.moved_at = time.monotonic()
             view.counters = counters
-            self._tell("progress", view, view.progress.describe(), counters.model_dump())
+            self._tell("progress", view, view.doing, counters.model_dump())
 
     def _mark_end(self, view: RankView) -> None:
         if view.ended_order is None:

@@ -26,9 +26,14 @@ def lines_of(error: SparkserveError) -> list[Line]:
     from sparkserve.report.finding_view import finding_block
 
     count = len(error.findings)
+    # What the hint says in the end need not be said twice.
+    findings = [
+        one.model_copy(update={"fix": ""}) if one.fix == error.hint else one
+        for one in error.findings
+    ]
     what = f"{count} check{'s' if count > 1 else ''} failed; nothing was changed"
     first, *rest = error_lines(what, error.hint)
-    return [first, *finding_block(error.findings, indent=2), *rest]
+    return [first, *finding_block(findings, indent=2), *rest]
 
 
 def error_data(error: SparkserveError) -> dict[str, Any]:

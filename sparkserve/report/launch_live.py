@@ -98,6 +98,8 @@ class LiveLaunch:
         if lines:
             lines = [part for one in lines for part in wrap(one, self._screen.size.width)]
             with contextlib.suppress(OSError):
+                # Otherwise the frame drawn last, of a phase that is over, would be drawn again.
+                self._live.refresh()
                 self._screen.print(self._text(lines), soft_wrap=True)
 
     def _draw(self) -> Text:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from datetime import datetime
+import time
+from datetime import datetime, timedelta
 from types import TracebackType
 
 from sparkserve.model.event import Event
@@ -27,8 +28,9 @@ class PlainLaunch:
         self.state = LaunchState()
         self._open: Phase | None = None
         """The phase whose line has no end yet and is still the last line."""
+        self._heard: tuple[datetime, float] | None = None
+        """Time of the last event, and when it came by our own clock."""
         self._told: dict[int, tuple[str, datetime]] = {}
-        self._now: datetime | None = None
 
     def __enter__(self) -> PlainLaunch:
         return self
@@ -40,13 +42,15 @@ class PlainLaunch:
         trace: TracebackType | None,
     ) -> None:
         with self._lock:
-            if self._now is not None:
-                self._close(self.state.leave(kind, self._now))
+            if self._heard is not None:
+                at, heard_s = self._heard
+                silent = timedelta(seconds=time.monotonic() - heard_s)
+                self._close(self.state.leave(kind, at + silent))
 
     def event(self, event: Event) -> None:
         """Take one event."""
         with self._lock:
-            self._now = event.at
+            self._heard = event.at, time.monotonic()
             before = self.state.phase
             self.state.take(event)
             if event.kind == "phase":

@@ -30,6 +30,7 @@ class NodeEnd(Protocol):
         """Why the node could not be asked."""
 
 
+_ALIVE = ("starting", "running", "stopping")
 _COLUMNS = (Column("NODE"), Column("WAS"), Column("LEFT"))
 
 
@@ -37,6 +38,9 @@ def stop_answer(run_id: str, nodes: Sequence[NodeEnd], *, clean: bool, width: in
     """The result of a stop; what is left comes last and in words."""
     rows = [[Span(node.node, "name"), Span(node.was), _left(node)] for node in nodes]
     word = Span("stopped ", "good") if clean else Span("not wholly stopped ", "bad")
+    head = line(word, run_id)
+    if clean and not any(node.was in _ALIVE for node in nodes):
+        head = line(run_id, " had ended already; nothing of it is left")
     data = {
         "run_id": run_id,
         "clean": clean,
@@ -50,7 +54,7 @@ def stop_answer(run_id: str, nodes: Sequence[NodeEnd], *, clean: bool, width: in
             for node in nodes
         ],
     }
-    return Answer([line(word, run_id), line(), *table(_COLUMNS, rows, width=width)], data)
+    return Answer([head, line(), *table(_COLUMNS, rows, width=width)], data)
 
 
 def stop_problem(nodes: Sequence[NodeEnd]) -> str:

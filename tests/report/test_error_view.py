@@ -23,7 +23,7 @@ def busy(node: str, why: str) -> Finding:
 
 def test_what_a_check_says_alike_of_several_nodes_stands_once() -> None:
     findings = [busy("spark1", "one port"), busy("spark2", "one port"), busy("spark3", "other")]
-    error = CheckFailed("x", findings=findings, exit_code=ExitCode.CONFIG, hint="ss -ltnp")
+    error = CheckFailed("x", findings=findings, exit_code=ExitCode.CONFIG, hint="df -h")
     assert [one.plain for one in lines_of(error)] == [
         "error: 3 checks failed; nothing was changed",
         "  FAIL    spark1: port 8888 is taken, expected a free port  (PORT.FREE)",
@@ -34,5 +34,12 @@ def test_what_a_check_says_alike_of_several_nodes_stands_once() -> None:
         "          why  other",
         "          fix  ss -ltnp",
         "",
-        "hint: ss -ltnp",
+        "hint: df -h",
     ]
+
+
+def test_hint_that_is_the_fix_stands_once() -> None:
+    error = CheckFailed(
+        "x", findings=[busy("spark1", "")], exit_code=ExitCode.CONFIG, hint="ss -ltnp"
+    )
+    assert "\n".join(one.plain for one in lines_of(error)).count("ss -ltnp") == 1

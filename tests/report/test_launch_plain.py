@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,20 @@ def test_launch_that_is_interrupted() -> None:
 def test_phase_that_fails_without_cleaning_up_is_told_as_failed() -> None:
     text = told(launch_events.begun().events[:4], NotReadyError("no"))
     assert text.endswith("[2/7] facts ... failed (0.0 s)\n")
+
+
+def test_phase_that_nothing_was_heard_of_took_until_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = Screen()
+    clock_s = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: clock_s)
+    with contextlib.suppress(NotReadyError), PlainLaunch(screen.console) as view:
+        for event in launch_events.begun().events[:3]:
+            view.event(event)
+        clock_s += 21
+        raise NotReadyError("no answer")
+    assert screen.err.endswith("[1/7] connect ... failed (21 s)\n")
 
 
 def test_phase_under_way_when_ctrl_c_came_is_told_as_interrupted() -> None:
