@@ -12,7 +12,7 @@ from sparkserve.cli import interrupts
 from sparkserve.cli.command import command
 from sparkserve.cli.doors import open_doors
 from sparkserve.cli.options import OptionGroup, RunOptions
-from sparkserve.errors import ConfigError
+from sparkserve.errors import ConfigError, ExitCode
 from sparkserve.report.console import Console
 
 if TYPE_CHECKING:
@@ -130,6 +130,9 @@ def _converse(console: Console, talk: _Talk) -> None:
         except EOFError:
             console.note("")
             return
+        except KeyboardInterrupt as error:
+            console.note("")
+            raise typer.Exit(int(ExitCode.INTERRUPTED)) from error
         if not question.strip():
             continue
         try:

@@ -13,12 +13,12 @@ from sparkserve.cli.command import HelpOpt, group, print_help
 _PROGRAM = "sparkserve"
 _EPILOG = """\
 The flow:
-  sparkserve cluster init lab --hosts spark1,spark2 --default   who the nodes are
-  sparkserve launch --dry-run                                   what would happen
-  sparkserve launch                                             until it has answered
-  sparkserve chat 'What is the capital of France?'              talk to it
-  sparkserve status                                             every rank, now
-  sparkserve stop                                               end it on every node
+  sparkserve cluster init lab --hosts spark1,spark2 --default  who the nodes are
+  sparkserve launch --dry-run                                  what would happen
+  sparkserve launch                                            until it answers
+  sparkserve chat 'What is the capital of France?'             talk to it
+  sparkserve status                                            every rank, now
+  sparkserve stop                                              end it everywhere
 
 Without --cluster or --hosts the default cluster is meant, else this machine.
 Exit codes: 0 ok, 1 findings, 2 usage, 3 unreachable, 4 hardware, 5 memory,

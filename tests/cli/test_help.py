@@ -44,6 +44,18 @@ def test_help_of_every_command(run: Run, command: tuple[str, ...]) -> None:
 def test_bare_command_shows_the_flow(run: Run) -> None:
     assert run().golden("help").code == 0
     assert run("--help").out == run().out == run("-h").out
+    assert max(len(line) for line in run().out.splitlines()) <= 80
+
+
+def test_no_command_is_cut_in_the_list(run: Run) -> None:
+    for page in (run().out, run("cluster").out, run("profile").out):
+        assert "..." not in page.partition("Commands:")[2].partition("\n\n")[0]
+
+
+def test_verbose_is_taken_everywhere_and_shown_where_it_tells_more(run: Run) -> None:
+    assert "--verbose" in run("launch", "--help").out
+    assert "--verbose" not in run("version", "--help").out
+    assert run("version", "-v").code == 0
 
 
 @pytest.mark.parametrize("group", ["profile", "cluster"])
