@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from sparkserve import __version__
 from sparkserve.facts import checkpoint, host, memory, network, runtime, storage
 from sparkserve.model.cluster import Cluster, Node
 from sparkserve.model.facts import NodeFacts
@@ -86,7 +87,7 @@ def facts(number: int = 1, **changes: Any) -> NodeFacts:
             python_version="3.12.3",
             sglang="0.5.23",
             torch="2.14.1",
-            sparkserve="0.1.0",
+            sparkserve=__version__,
             package_dir="/srv/sparkserve/venv/lib/sparkserve",
         ),
         "runtime.holder": runtime.HolderFacts(run_id=None, guard_pid=None),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparkserve import __version__
 from sparkserve.checks.check import Check, Judgement, Scene, passed, unknown
 from sparkserve.facts import checkpoint, host, memory, network, runtime, storage
 from sparkserve.facts.checkpoint import CheckpointFacts, CheckpointFile
@@ -73,6 +74,15 @@ def _judge_runtime(engine: EngineSettings, node: str, python: RuntimeFacts) -> J
             observed=f"{python.python} has no {' and no '.join(missing)}",
             expected=f"{', '.join(missing)} installed there",
             fix=f"{python.python} -m pip install {' '.join(missing)}",
+        )
+    if python.sparkserve != __version__:
+        return Judgement(
+            node,
+            "fail",
+            observed=f"sparkserve {python.sparkserve}",
+            expected=f"sparkserve {__version__}, as here",
+            why="the node would not understand what it is told",
+            fix=f"{python.python} -m pip install sparkserve=={__version__}",
         )
     if engine.kind == "sglang" and engine.version not in (None, python.sglang):
         return Judgement(

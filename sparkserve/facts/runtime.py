@@ -14,9 +14,11 @@ def version(name):
     try: return m.version(name)
     except m.PackageNotFoundError: return None
 spec = u.find_spec("sparkserve")
+# An editable install keeps the version it was installed with; the code says its own.
+ours = __import__("sparkserve").__version__ if spec and spec.origin else None
 print(json.dumps({
     "python": sys.executable, "python_version": platform.python_version(),
-    "sglang": version("sglang"), "torch": version("torch"), "sparkserve": version("sparkserve"),
+    "sglang": version("sglang"), "torch": version("torch"), "sparkserve": ours,
     "package_dir": os.path.dirname(spec.origin) if spec and spec.origin else None}))
 """
 
@@ -39,6 +41,10 @@ class HolderFacts(Model):
 
     run_id: str | None
     guard_pid: int | None
+    run_dir: str | None = None
+    """Folder of the run on the node."""
+    python: str | None = None
+    """Interpreter that its guard runs with."""
 
 
 def _script_python(context: Context) -> str:
@@ -76,7 +82,12 @@ def _parse_holder(text: str) -> HolderFacts:
     held = json.loads(text.strip() or "{}")
     if not isinstance(held, dict):
         raise UnusableOutput("the lock file holds no JSON object")
-    return HolderFacts(run_id=held.get("run_id"), guard_pid=held.get("pid"))
+    return HolderFacts(
+        run_id=held.get("run_id"),
+        guard_pid=held.get("pid"),
+        run_dir=held.get("run_dir"),
+        python=held.get("python"),
+    )
 
 
 PYTHON = Probe("runtime.python", RuntimeFacts, _script_python, _parse_python)

@@ -25,7 +25,7 @@ from sparkserve.files import replace_file
 from sparkserve.model import run_files
 from sparkserve.model.engine_spec import EngineSpec
 from sparkserve.model.node_state import GuardState, RankState
-from sparkserve.node import boot, keys, processes
+from sparkserve.node import boot, housekeeping, keys, processes
 from sparkserve.node.peers import HeadLink, Stop, WorkerLink
 from sparkserve.units import format_bytes
 
@@ -35,6 +35,7 @@ _GENTLE_GRACE_S = 8.0
 _LINGER_S = 10.0
 _MEMORY_SAMPLES = 3
 _MEMORY_PERIOD_S = 1.0
+_TIDY_PERIOD_S = 30.0
 
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
@@ -60,7 +61,14 @@ def hold_node(spec: EngineSpec) -> int:
         os.close(descriptor)
         raise BusyError(f"{spec.node} already serves {holder}", hint="sparkserve stop") from error
     os.ftruncate(descriptor, 0)
-    note = {"run_id": spec.run_id, "pid": os.getpid(), "start_ticks": _own_start_ticks()}
+    note = {
+        "run_id": spec.run_id,
+        "pid": os.getpid(),
+        "start_ticks": _own_start_ticks(),
+        # Whoever did not launch the run finds here what stops it.
+        "run_dir": spec.run_dir,
+        "python": sys.executable,
+    }
     os.write(descriptor, json.dumps(note).encode())
     return descriptor
 
@@ -137,6 +145,7 @@ class Guard:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         link = self._link
         memory = asyncio.create_task(self._watch_memory())
+        tidying = asyncio.create_task(self._keep_tidy())
         self.reap()
         try:
             if link is not None:
@@ -144,7 +153,8 @@ class Guard:
         except OSError as error:
             self.end(Stop(f"guard cannot listen: {error}", self.spec.rank, failed=True))
         stop = await self._ended
-        memory.cancel()
+        for task in (memory, tidying):
+            task.cancel()
         log.info("ending the run: %s", stop)
         self.write_state("stopping", stop)
         if link is not None:
@@ -249,6 +259,12 @@ class Guard:
         found = {p.pid: p for p in processes.descendants(os.getpid())}
         found |= {p.pid: p for p in processes.carrying(str(self.spec_path))}
         return list(found.values())
+
+    async def _keep_tidy(self) -> None:
+        await asyncio.to_thread(housekeeping.prune_runs, self.run_dir)
+        while True:
+            await asyncio.to_thread(housekeeping.bound_log, self.run_dir / run_files.ENGINE_LOG)
+            await asyncio.sleep(_TIDY_PERIOD_S)
 
     async def _watch_memory(self) -> None:
         floor_bytes = self.spec.guard.memory_floor_bytes

@@ -6,15 +6,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sparkserve.errors import NodeError
+from sparkserve.errors import ConfigError, NodeError
+from sparkserve.facts import runtime
+from sparkserve.facts.probe import Context, collect
 from sparkserve.model.event import Observer
+from sparkserve.model.facts import Unobserved
 from sparkserve.model.record import RunRecord
 from sparkserve.ops.doors import Doors, Emitter
 from sparkserve.ops.run_choice import NEWEST, RunChoice, choose
+from sparkserve.ops.target import Target, resolve_cluster
 from sparkserve.runs import RunDirectory
 from sparkserve.transport.host import Host, map_hosts, require
 
 _STOP_LIMIT_S = 60.0
+_ASK_LIMIT_S = 20.0
 _ALIVE = ("starting", "running")
 _ENDED_BY_IT = ("stopping", "stopped")
 
@@ -62,10 +67,15 @@ class StopRequest:
 def run(request: StopRequest, doors: Doors, observer: Observer) -> StopResult:
     """End a run; does nothing where it has ended already.
 
+    A run that was launched from somewhere else is found on the nodes themselves.
+
     Raises:
-        ConfigError: no such run.
+        ConfigError: no such run here, nor on the nodes.
     """
-    directory = choose(request.choice)
+    try:
+        directory = choose(request.choice)
+    except ConfigError as unknown:
+        return _stop_found(request, doors, observer, unknown)
     record = directory.record()
     emitter = Emitter([observer], doors.now, record.run_id)
     emitter.emit("phase", f"stop {record.run_id}")
@@ -91,7 +101,15 @@ def stop_ranks(
 ) -> tuple[NodeStop, ...]:
     """End the run on the given nodes, all at once: a stop on one rank ends them all anyway."""
     mine = [hosts[node.name] for node in record.cluster.nodes if node.name in hosts]
-    group = map_hosts(mine, lambda host: _stop_rank(host, record, gentle=gentle))
+    group = map_hosts(
+        mine,
+        lambda host: _stop_rank(
+            host,
+            python=record.pythons[host.name],
+            run_dir=record.run_dirs[host.name],
+            gentle=gentle,
+        ),
+    )
     failed = [
         NodeStop(name, "unknown", error=error.message)
         for name, error in group.errors_by_node.items()
@@ -115,10 +133,55 @@ def _as_found(ended: list[NodeStop]) -> list[NodeStop]:
     return [replace(node, was="running") if node.was in _ENDED_BY_IT else node for node in ended]
 
 
-def _stop_rank(host: Host, record: RunRecord, *, gentle: bool) -> NodeStop:
+def _stop_found(
+    request: StopRequest, doors: Doors, observer: Observer, unknown: ConfigError
+) -> StopResult:
+    """Stop the run that holds the nodes although nothing here knows of it."""
+    file, _ = resolve_cluster(Target(cluster=request.choice.cluster))
+    group = doors.connect(file.cluster)
+    hosts = group.values_by_node
+    try:
+        context = Context(root=file.cluster.root)
+        facts = collect(list(hosts.values()), (runtime.HOLDER,), context, timeout_s=_ASK_LIMIT_S)
+        held = {node: runtime.HOLDER.read(found) for node, found in facts.items()}
+        wanted = request.choice.run_id or ""
+        found = {
+            node: holder
+            for node, holder in held.items()
+            if not isinstance(holder, Unobserved) and (holder.run_id or "").startswith(wanted)
+            if holder.run_id and holder.run_dir and holder.python
+        }
+        run_ids = sorted({str(holder.run_id) for holder in found.values()})
+        if not run_ids:
+            raise unknown
+        if len(run_ids) > 1:
+            raise ConfigError(
+                f"the nodes serve {', '.join(run_ids)}, expected the id of one of them",
+                hint=f"sparkserve stop {run_ids[0]}",
+            )
+        Emitter([observer], doors.now, run_ids[0]).emit(
+            "phase", f"stop {run_ids[0]}, launched elsewhere, found on {', '.join(found)}"
+        )
+        ended = map_hosts(
+            [hosts[node] for node in found],
+            lambda host: _stop_rank(
+                host,
+                python=str(found[host.name].python),
+                run_dir=str(found[host.name].run_dir),
+                gentle=request.gentle,
+            ),
+        )
+    finally:
+        for host in hosts.values():
+            host.close()
+    errors = {**group.errors_by_node, **facts.errors_by_node, **ended.errors_by_node}
+    unreached = [NodeStop(name, "unknown", error=error.message) for name, error in errors.items()]
+    return StopResult(run_ids[0], (*_as_found(list(ended.values_by_node.values())), *unreached))
+
+
+def _stop_rank(host: Host, *, python: str, run_dir: str, gentle: bool) -> NodeStop:
     argv = [
-        *(record.pythons[host.name], "-m", "sparkserve.node", "stop"),
-        *("--run-dir", record.run_dirs[host.name]),
+        *(python, "-m", "sparkserve.node", "stop", "--run-dir", run_dir),
         *([] if gentle else ["--now"]),
     ]
     result = require(host.run(argv, timeout_s=_STOP_LIMIT_S), "stop failed")

@@ -138,6 +138,12 @@ def test_different_versions_over_the_nodes_are_refused_even_where_none_is_demand
     assert finding.observed == "spark1 0.5.23, spark2 0.5.21"
 
 
+def test_other_sparkserve_on_a_node_is_refused_with_both_versions() -> None:
+    old = runtime.PYTHON.read(facts(2)).model_copy(update={"sparkserve": "0.0.1"})
+    (finding,) = failing([facts(1), facts(2, runtime_python=old)])
+    assert (finding.node, finding.observed) == ("spark2", "sparkserve 0.0.1")
+
+
 def test_missing_interpreter_fails_with_its_path() -> None:
     gone = Unobserved(reason="exit 3: no interpreter at /x/python")
     (finding,) = failing([facts(1, runtime_python=gone)])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from sparkserve import clusters
-from sparkserve.paths import config_dir
+from sparkserve.paths import config_dir, state_dir
 from tests.e2e.fleet import Fleet
 from tests.testbed.plugin import MakeTestbed
 from tests.testbed.shell import wait_until
@@ -38,6 +39,20 @@ def test_node_that_comes_back_after_a_power_cycle_has_nothing_running(fleet: Fle
     assert status["ranks"][1]["reason"] == "the guard died"
     assert fleet.launch(2).code == 0
     fleet.run("stop", "--now")
+
+
+def test_run_that_nothing_here_knows_is_found_on_the_nodes_and_stopped(fleet: Fleet) -> None:
+    assert fleet.launch(2).code == 0
+    shutil.rmtree(state_dir())
+    clusters.set_default("fleet")
+    other = fleet.run("stop", "no-such-run")
+    assert other.code == 2
+    assert set(fleet.engine_processes()) == {"spark1", "spark2"}
+    stopped = fleet.run("stop")
+    assert stopped.code == 0, stopped.error
+    assert "launched elsewhere" in stopped.stderr
+    assert fleet.engine_processes() == {}
+    assert fleet.run("stop").code == 2
 
 
 @pytest.fixture
