@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 pytest_plugins = ["tests.testbed.plugin", "tests.engine.roots"]
+
+
+def pytest_configure() -> None:
+    """A run that was started in the background ignores Ctrl-C, and its children would as well."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
