@@ -197,7 +197,8 @@ def _ports(scene: Scene) -> Iterator[Judgement]:
                 observed=", ".join(f"port {port} ({key}) is in use" for key, port in taken.items()),
                 expected="free ports",
                 why="the engine would load for minutes and then fail to bind",
-                fix="; ".join(f"ss -ltnp 'sport = :{port}'" for port in taken.values()),
+                fix=f"on {node}: "
+                + "; ".join(f"sudo ss -ltnp 'sport = :{port}'" for port in taken.values()),
             )
         else:
             yield passed(node, f"free: {', '.join(str(port) for port in wanted.values())}")

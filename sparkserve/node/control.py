@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from sparkserve.node.follow import read_state
 
 _STOP_LIMIT_S = 20.0
 _POLL_S = 0.05
+_OUR_QUESTION = re.compile(r'"GET /(health|metrics)\b')
 
 
 def status(run_dir: Path) -> dict[str, Any]:
@@ -28,14 +30,17 @@ def status(run_dir: Path) -> dict[str, Any]:
 
 
 def last_line(run_dir: Path, *, window_bytes: int = 8192) -> str:
-    """The engine log's last non-empty line, or an empty text."""
+    """The engine log's last line that says something, or an empty text.
+
+    Our own questions for health and counters leave lines too; they tell nobody anything.
+    """
     path = run_dir / ENGINE_LOG
     if not path.exists():
         return ""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - window_bytes))
         lines = file.read().decode(errors="replace").splitlines()
-    return next((line for line in reversed(lines) if line.strip()), "")
+    return next((s for s in reversed(lines) if s.strip() and not _OUR_QUESTION.search(s)), "")
 
 
 def stop(run_dir: Path, *, gentle: bool = True) -> dict[str, Any]:

@@ -121,3 +121,12 @@ def test_runs_lists_the_living_and_the_dead(run: Run) -> None:
     (rank,) = run.start([SLEEPER])
     (entry,) = control.runs(Path(rank.spec.root))
     assert (entry["alive"], entry["state"]["run_id"]) == (True, "run-1")
+
+
+def test_last_line_passes_over_our_own_questions(tmp_path: Path) -> None:
+    (tmp_path / "engine.log").write_text(
+        "Decode batch, #running-req: 1\n"
+        'INFO:     127.0.0.1:4 - "GET /metrics HTTP/1.1" 200 OK\n'
+        'INFO:     127.0.0.1:4 - "GET /health HTTP/1.1" 200 OK\n\n'
+    )
+    assert control.last_line(tmp_path) == "Decode batch, #running-req: 1"
