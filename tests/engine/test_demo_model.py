@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,10 @@ def test_the_demo_model_answers_rightly_while_its_rows_come_from_files(
     smollm2_root: Path, tmp_path: Path
 ) -> None:
     name = "smollm2-135m-engram"
+    sampling = json.loads(
+        (smollm2_root / "checkpoints" / name / "generation_config.json").read_text()
+    )
+    assert (sampling["temperature"], sampling["top_p"]) == (0.2, 0.9)
     rank = Rank(smollm2_root / "checkpoints" / name, tmp_path, smollm2_root / "engram" / name)
     with serving(rank) as server:
         assert "Paris" in server.chat(QUESTION)

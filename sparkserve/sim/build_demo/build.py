@@ -90,6 +90,9 @@ def _write(
         pad_token_id=llama.config["pad_token_id"], compressed_vocab_size=compressed
     )
     (checkpoint / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+    if recipe.sampling:
+        text = json.dumps({"do_sample": True, **recipe.sampling}, indent=1)
+        (checkpoint / "generation_config.json").write_text(text, encoding="utf-8")
     progress(f"making Engram tables of {config['engram_num_embeddings']} rows")
     packed = tables.tables(recipe.engram, _SEED)
     added = tables.tensors(recipe.engram, packed, llama.tensors["model.embed_tokens.weight"])

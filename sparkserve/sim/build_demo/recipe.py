@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sparkserve.engram.layout import column_bounds, column_sizes
@@ -58,6 +58,8 @@ class DemoRecipe:
     engram: EngramRecipe
     tp_sizes: tuple[int, ...]
     """Rank counts for which rows are packed (layout columns)."""
+    sampling: dict[str, float] = field(default_factory=dict)
+    """What requests that say nothing are sampled with; empty = the engine's defaults."""
 
     def as_json(self) -> dict[str, Any]:
         """Everything that decides what is built, but for the weights."""
@@ -72,6 +74,8 @@ SMOLLM2 = DemoRecipe(
     # "Answer in one short sentence." the right answer leads by 1.75 nat.
     engram=EngramRecipe(vocab_size=16000, heads=3, strength=0.01),
     tp_sizes=(1, 3),
+    # The model's card samples so; at the engine's default of 1.0 it tells tales.
+    sampling={"temperature": 0.2, "top_p": 0.9},
 )
 TINY = DemoRecipe(
     name="tiny-engram",
