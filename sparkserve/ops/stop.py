@@ -47,6 +47,7 @@ class StopResult:
     """What came of a stop."""
 
     run_id: str
+    """Empty where no run was named and none is there."""
     nodes: tuple[NodeStop, ...]
 
     @property
@@ -70,7 +71,7 @@ def run(request: StopRequest, doors: Doors, observer: Observer) -> StopResult:
     A run that was launched from somewhere else is found on the nodes themselves.
 
     Raises:
-        ConfigError: no such run here, nor on the nodes.
+        ConfigError: the named run is not here, nor on the nodes.
     """
     try:
         directory = choose(request.choice)
@@ -86,11 +87,7 @@ def run(request: StopRequest, doors: Doors, observer: Observer) -> StopResult:
     finally:
         for host in hosts.values():
             host.close()
-    unreachable = tuple(
-        NodeStop(name, "unknown", error=error.message)
-        for name, error in group.errors_by_node.items()
-    )
-    result = StopResult(record.run_id, (*ended, *unreachable))
+    result = StopResult(record.run_id, (*ended, *_unreached(group.errors_by_node)))
     if result.clean:
         _remember(directory, doors)
     return result
@@ -110,11 +107,7 @@ def stop_ranks(
             gentle=gentle,
         ),
     )
-    failed = [
-        NodeStop(name, "unknown", error=error.message)
-        for name, error in group.errors_by_node.items()
-    ]
-    ended = _as_found([*group.values_by_node.values(), *failed])
+    ended = _as_found([*group.values_by_node.values(), *_unreached(group.errors_by_node)])
     for node in ended:
         told = {"clean": node.clean}
         message = node.error or f"was {node.was}, nothing left"
@@ -153,7 +146,9 @@ def _stop_found(
         }
         run_ids = sorted({str(holder.run_id) for holder in found.values()})
         if not run_ids:
-            raise unknown
+            if wanted:
+                raise unknown
+            return StopResult("", _unreached({**group.errors_by_node, **facts.errors_by_node}))
         if len(run_ids) > 1:
             raise ConfigError(
                 f"the nodes serve {', '.join(run_ids)}, expected the id of one of them",
@@ -174,9 +169,12 @@ def _stop_found(
     finally:
         for host in hosts.values():
             host.close()
-    errors = {**group.errors_by_node, **facts.errors_by_node, **ended.errors_by_node}
-    unreached = [NodeStop(name, "unknown", error=error.message) for name, error in errors.items()]
+    unreached = _unreached({**group.errors_by_node, **facts.errors_by_node, **ended.errors_by_node})
     return StopResult(run_ids[0], (*_as_found(list(ended.values_by_node.values())), *unreached))
+
+
+def _unreached(errors: Mapping[str, NodeError]) -> tuple[NodeStop, ...]:
+    return tuple(NodeStop(name, "unknown", error=error.message) for name, error in errors.items())
 
 
 def _stop_rank(host: Host, *, python: str, run_dir: str, gentle: bool) -> NodeStop:

@@ -39,10 +39,12 @@ def stop_answer(run_id: str, nodes: Sequence[NodeEnd], *, clean: bool, width: in
     rows = [[Span(node.node, "name"), Span(node.was), _left(node)] for node in nodes]
     word = Span("stopped ", "good") if clean else Span("not wholly stopped ", "bad")
     head = line(word, run_id)
-    if clean and not any(node.was in _ALIVE for node in nodes):
+    if not run_id:
+        head = line("nothing to stop: no run is known here, and none holds a node that answered")
+    elif clean and not any(node.was in _ALIVE for node in nodes):
         head = line(run_id, " had ended already; nothing of it is left")
     data = {
-        "run_id": run_id,
+        "run_id": run_id or None,
         "clean": clean,
         "nodes": [
             {
@@ -54,7 +56,8 @@ def stop_answer(run_id: str, nodes: Sequence[NodeEnd], *, clean: bool, width: in
             for node in nodes
         ],
     }
-    return Answer([head, line(), *table(_COLUMNS, rows, width=width)], data)
+    below = [line(), *table(_COLUMNS, rows, width=width)] if rows else []
+    return Answer([head, *below], data)
 
 
 def stop_problem(nodes: Sequence[NodeEnd]) -> str:
