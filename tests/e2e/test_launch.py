@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 
 import pytest
 
@@ -68,13 +69,14 @@ def test_each_rank_is_told_its_own_address_and_only_that_differs(fleet: Fleet) -
 
 def test_killed_rank_stops_all_within_two_seconds_and_is_named(fleet: Fleet) -> None:
     assert fleet.launch(4).code == 0
+    killed_at_s = time.time()
     assert fleet.nodes[2].kill("light_engine") > 0
     fleet.wait_silent()
     states = [_state(fleet, n) for n in range(4)]
     assert [state["origin_rank"] for state in states] == [2, 2, 2, 2]
     ends = [state["at_s"] for state in states]
     # The requirement itself, by the machine's one clock: all ranks ended within two seconds.
-    assert max(ends) - min(ends) < 2.0
+    assert max(ends) - killed_at_s < 2.0
     status = fleet.status()
     assert status["outcome"] == "failed"
     assert "engine killed by SIGKILL" in status["ranks"][2]["reason"]
@@ -89,6 +91,7 @@ def _state(fleet: Fleet, number: int) -> dict[str, object]:
 
 def test_node_that_loses_power_stops_the_others_within_ten_seconds(fleet: Fleet) -> None:
     assert fleet.launch(4).code == 0
+    lost_at_s = time.time()
     fleet.nodes[3].power_off()
     before = {n: _state(fleet, n)["at_s"] for n in range(3)}
     fleet.wait_silent(*fleet.nodes[:3])
@@ -97,6 +100,7 @@ def test_node_that_loses_power_stops_the_others_within_ten_seconds(fleet: Fleet)
         assert state["state"] == "failed"
         assert state["origin_rank"] == 3
         assert state["at_s"] != before[n]
+        assert float(str(state["at_s"])) - lost_at_s < 10.0
     status = fleet.status()
     assert status["ranks"][3]["state"] == "unreachable"
 
@@ -104,8 +108,11 @@ def test_node_that_loses_power_stops_the_others_within_ten_seconds(fleet: Fleet)
 def test_dark_fabric_link_stops_the_run_with_no_controller_left(fleet: Fleet) -> None:
     launched = fleet.launch(3)
     assert launched.code == 0
+    lost_at_s = time.time()
     with fleet.nodes[1].link_down():
         fleet.wait_silent(*fleet.nodes[:3])
+    for n in range(3):
+        assert float(str(_state(fleet, n)["at_s"])) - lost_at_s < 10.0
     assert _state(fleet, 0)["origin_rank"] == 1
     assert "silent for 6 s" in str(_state(fleet, 0)["reason"])
 
