@@ -148,6 +148,8 @@ def _shard_problem(path: str, file: CheckpointFile) -> str | None:
 
 
 def _model_fix(scene: Scene) -> str:
+    if scene.profile.model.obtain:
+        return scene.profile.model.obtain
     if scene.profile.model.repo:
         return f"download {scene.profile.model.repo}@{scene.profile.model.revision} on the node"
     return "copy the checkpoint to every node, or set model.path"
@@ -167,6 +169,7 @@ def _engram(scene: Scene) -> Iterator[Judgement]:
                 observed=f"no packed Engram rows in {files.engram_path}",
                 expected="one shard per Engram layer",
                 why="the tables do not fit in memory; every token reads its rows from NVMe",
+                fix=scene.profile.model.obtain or "",
             )
         else:
             size_bytes = sum(file.size_bytes for file in files.engram_files)

@@ -31,6 +31,8 @@ class ModelSettings(Model):
     """Hugging Face repository the checkpoint comes from."""
     revision: str | None = None
     """Pinned commit of the repository the checkpoint came from."""
+    obtain: str | None = None
+    """Command that brings the checkpoint; shown where it is missing."""
     external_package: str | None = None
     """Python package with out-of-tree model classes (``SGLANG_EXTERNAL_MODEL_PACKAGE``)."""
 

@@ -6,9 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from sparkserve import runs
 from sparkserve.errors import ConfigError, NodeError
 from sparkserve.facts import runtime
 from sparkserve.facts.probe import Context, collect
+from sparkserve.facts.runtime import HolderFacts
 from sparkserve.model.event import Observer
 from sparkserve.model.facts import Unobserved
 from sparkserve.model.record import RunRecord
@@ -76,6 +78,10 @@ def run(request: StopRequest, doors: Doors, observer: Observer) -> StopResult:
     try:
         directory = choose(request.choice)
     except ConfigError as unknown:
+        named = request.choice.run_id
+        if named is not None and any(e.run_id.startswith(named) for e in runs.list_runs()):
+            # It is known here but damaged, or one of several: not for the nodes to decide.
+            raise
         return _stop_found(request, doors, observer, unknown)
     record = directory.record()
     emitter = Emitter([observer], doors.now, record.run_id)
@@ -137,18 +143,15 @@ def _stop_found(
         context = Context(root=file.cluster.root)
         facts = collect(list(hosts.values()), (runtime.HOLDER,), context, timeout_s=_ASK_LIMIT_S)
         held = {node: runtime.HOLDER.read(found) for node, found in facts.items()}
+        silent = {**group.errors_by_node, **facts.errors_by_node}
+        unclear = _unclear(held)
         wanted = request.choice.run_id or ""
-        found = {
-            node: holder
-            for node, holder in held.items()
-            if not isinstance(holder, Unobserved) and (holder.run_id or "").startswith(wanted)
-            if holder.run_id and holder.run_dir and holder.python
-        }
+        found = _holders(held, wanted)
         run_ids = sorted({str(holder.run_id) for holder in found.values()})
         if not run_ids:
             if wanted:
                 raise unknown
-            return StopResult("", _unreached({**group.errors_by_node, **facts.errors_by_node}))
+            return StopResult("", (*_unreached(silent), *unclear))
         if len(run_ids) > 1:
             raise ConfigError(
                 f"the nodes serve {', '.join(run_ids)}, expected the id of one of them",
@@ -169,8 +172,28 @@ def _stop_found(
     finally:
         for host in hosts.values():
             host.close()
-    unreached = _unreached({**group.errors_by_node, **facts.errors_by_node, **ended.errors_by_node})
-    return StopResult(run_ids[0], (*_as_found(list(ended.values_by_node.values())), *unreached))
+    stopped = _as_found(list(ended.values_by_node.values()))
+    unreached = _unreached({**silent, **ended.errors_by_node})
+    return StopResult(run_ids[0], (*stopped, *unreached, *unclear))
+
+
+def _holders(held: Mapping[str, HolderFacts | Unobserved], wanted: str) -> dict[str, HolderFacts]:
+    """The nodes held by a run whose id begins like that, with all that stopping it needs."""
+    return {
+        node: holder
+        for node, holder in held.items()
+        if not isinstance(holder, Unobserved) and (holder.run_id or "").startswith(wanted)
+        if holder.run_id and holder.run_dir and holder.python
+    }
+
+
+def _unclear(held: Mapping[str, HolderFacts | Unobserved]) -> tuple[NodeStop, ...]:
+    """Nodes that answered but did not tell what they serve: that is not nothing."""
+    return tuple(
+        NodeStop(node, "unknown", error=f"{node}: cannot tell what it serves: {holder.reason}")
+        for node, holder in held.items()
+        if isinstance(holder, Unobserved)
+    )
 
 
 def _unreached(errors: Mapping[str, NodeError]) -> tuple[NodeStop, ...]:

@@ -113,6 +113,12 @@ def test_incomplete_checkpoint_is_described(
     assert sentence in finding.observed
 
 
+def test_missing_model_is_mended_by_the_profiles_own_command() -> None:
+    model = {"path": "m", "served_name": "m", "obtain": "make demo"}
+    (finding,) = failing([facts(1, checkpoint_files=with_files(files=None))], model=model)
+    assert finding.fix == "make demo"
+
+
 def test_light_engine_needs_no_checkpoint() -> None:
     absent = facts(1, checkpoint_files=with_files(files=None))
     assert failing([absent], engine={"kind": "light"}) == []
