@@ -6,10 +6,12 @@ primes, drawn over all layers from one ascending sequence without repeats.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, count, islice
 
 
+@functools.cache
 def column_sizes(
     layers: int, max_ngram: int, heads: int, vocab_size: int
 ) -> tuple[tuple[int, ...], ...]:

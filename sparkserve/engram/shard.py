@@ -1,46 +1,58 @@
-"""The packed shard file DSV41EN1: one rank's rows of one Engram layer, back to back.
+"""Packed shard files: what they are called, whether one is the right one, reading and writing.
 
-::
-
-    byte      0  u64  magic 0x314E453134565344, ASCII "DSV41EN1"
-              8  u64  layer
-             16  u64  first row (row_start)
-             24  u64  one past the last row (row_end)
-             32  u64  rows of the whole table
-             40  u64  bytes per row = dim + dim / 32
-             48  ...  zero up to byte 4096
-           4096       rows row_start .. row_end - 1, without padding
-
-All fields are little-endian. A row is ``dim`` e4m3 bytes and then ``dim / 32`` e8m0 bytes, one
-scale per 32 weights, as they lie in the checkpoint (264 bytes for dim 256, the only size that
-other readers of this format accept). The file name is ``engram-l<layer>-r<rank>of<tp>.bin``.
-The format has no checksum: every defect that can be seen without one is answered by its own
-sentence, and a file is only ever replaced whole.
+A file is trusted only where its name, its header and its size say the same; and it is served only
+where the header equals the one that its ``ShardIdentity`` demands. Files are only ever replaced
+whole.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import struct
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from sparkserve.engram.ownership import RowRange
+from sparkserve.engram.header import (
+    HEADER_BYTES,
+    MAGIC,
+    STRIDED_MAGIC,
+    WEIGHTS_PER_SCALE,
+    Header,
+    ShardHeader,
+    StridedHeader,
+    row_bytes_of,
+    unpack_header,
+)
+from sparkserve.engram.ownership import Layout, RowRange, Segment, owned_ranges, segments_of
 from sparkserve.errors import ShardError
 
-MAGIC = int.from_bytes(b"DSV41EN1", "little")
-HEADER_BYTES = 4096
-WEIGHTS_PER_SCALE = 32
-_FIELDS = struct.Struct("<6Q")
-_NAME = re.compile(r"engram-l(\d+)-r(\d+)of(\d+)\.bin")
+__all__ = [
+    "HEADER_BYTES",
+    "MAGIC",
+    "STRIDED_MAGIC",
+    "WEIGHTS_PER_SCALE",
+    "Header",
+    "ShardHeader",
+    "ShardIdentity",
+    "ShardKind",
+    "ShardName",
+    "StridedHeader",
+    "read_header",
+    "read_shard",
+    "row_bytes_of",
+    "unpack_header",
+    "write_shard",
+]
 
-
-def row_bytes_of(dim: int) -> int:
-    """Bytes of one row of ``dim`` weights (a multiple of 32)."""
-    return dim + dim // WEIGHTS_PER_SCALE
+ShardKind = Literal["contiguous", "strided"]
+"""What a name tells of the layout: ``columns`` and ``equal`` share one format and one name."""
+_NAME = re.compile(r"engram-l(\d+)-r(\d+)of(\d+)(\.strided)?\.bin", re.ASCII)
+_READERS: dict[ShardKind, Callable[[bytes, Path], Header]] = {
+    "contiguous": ShardHeader.unpack,
+    "strided": StridedHeader.unpack,
+}
 
 
 class ShardName(NamedTuple):
@@ -49,85 +61,114 @@ class ShardName(NamedTuple):
     layer: int
     rank: int
     tp: int
+    kind: ShardKind = "contiguous"
 
     @property
     def file_name(self) -> str:
-        """``engram-l<layer>-r<rank>of<tp>.bin``."""
-        return f"engram-l{self.layer}-r{self.rank}of{self.tp}.bin"
+        """``engram-l<layer>-r<rank>of<tp>.bin``, or ``.strided.bin``."""
+        infix = ".strided" if self.kind == "strided" else ""
+        return f"engram-l{self.layer}-r{self.rank}of{self.tp}{infix}.bin"
 
     @classmethod
     def parse(cls, file_name: str) -> ShardName | None:
-        """Read a file name; None where it is not a shard's."""
+        """Read a file name; None where it is not a shard's, or not as ``file_name`` writes it."""
         match = _NAME.fullmatch(file_name)
-        return cls(*(int(text) for text in match.groups())) if match else None
+        if match is None:
+            return None
+        layer, rank, tp = (int(text) for text in match.groups()[:3])
+        name = cls(layer, rank, tp, "strided" if match[4] else "contiguous")
+        return name if name.file_name == file_name and rank < tp else None
 
 
 @dataclass(frozen=True)
-class ShardHeader:
-    """The header's fields, in file order."""
+class ShardIdentity:
+    """Which shard is meant: one rank's share of one layer's table in one layout."""
 
     layer: int
-    row_start: int
-    row_end: int
-    total_rows: int
+    rank: int
+    tp: int
+    layout: Layout
+    bounds: tuple[int, ...]
+    """Column bounds of the layer's table, [columns + 1]."""
     row_bytes: int
 
     @property
-    def rows(self) -> RowRange:
-        """The rows the file holds."""
-        return RowRange(self.row_start, self.row_end)
+    def file_name(self) -> str:
+        """Name of the shard's file."""
+        kind: ShardKind = "strided" if self.layout == "strided" else "contiguous"
+        return ShardName(self.layer, self.rank, self.tp, kind).file_name
 
     @property
-    def file_bytes(self) -> int:
-        """Exact size of the whole file."""
-        return HEADER_BYTES + (self.row_end - self.row_start) * self.row_bytes
+    def total_rows(self) -> int:
+        """Rows of the whole table."""
+        return self.bounds[-1]
 
     @property
-    def dim(self) -> int:
-        """Weights per row."""
-        return self.row_bytes * WEIGHTS_PER_SCALE // (WEIGHTS_PER_SCALE + 1)
+    def ranges(self) -> tuple[RowRange, ...]:
+        """Row ranges of the table in the order in which the file holds them."""
+        return owned_ranges(self.bounds, self.layout, self.rank, self.tp)
 
-    def pack(self) -> bytes:
-        """The 4096 header bytes."""
-        fields = (self.layer, self.row_start, self.row_end, self.total_rows, self.row_bytes)
-        return _FIELDS.pack(MAGIC, *fields).ljust(HEADER_BYTES, b"\0")
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Which row ids the file holds, and where."""
+        return segments_of(self.ranges)
 
-    @classmethod
-    def unpack(cls, data: bytes, path: Path) -> ShardHeader:
-        """Read the header bytes of ``path``.
+    @property
+    def header(self) -> Header:
+        """The header that the file must begin with."""
+        ranges = self.ranges
+        if self.layout == "strided":
+            columns = tuple(range(self.rank, len(self.bounds) - 1, self.tp))
+            rows = sum(each.rows for each in ranges)
+            return StridedHeader(self.layer, self.rank, self.tp, rows, self.row_bytes, columns)
+        (only,) = ranges
+        return ShardHeader(self.layer, *only, self.total_rows, self.row_bytes)
+
+    def check(self, header: Header, path: Path) -> None:
+        """Compare the header of ``path`` with the one this shard must have.
 
         Raises:
-            ShardError: too short, foreign magic, impossible fields or a non-zero reserve; the
-                error names the byte.
+            ShardError: another format, layer, range, table or row size; the first difference is
+                named with both values.
         """
-
-        def refuse(offset_bytes: int, message: str) -> ShardError:
-            return ShardError(str(path), message, offset_bytes=offset_bytes)
-
-        if len(data) < HEADER_BYTES:
-            raise refuse(len(data), f"header ends here, expected {HEADER_BYTES} bytes")
-        magic, layer, start, end, total, row_bytes = _FIELDS.unpack_from(data)
-        if magic != MAGIC:
-            raise refuse(0, f"magic {magic:#018x}, expected {MAGIC:#018x} (DSV41EN1)")
-        if start > end:
-            raise refuse(16, f"rows {start} to {end} run backwards")
-        if end > total:
-            raise refuse(24, f"rows end at {end}, but the table has {total} rows")
-        if row_bytes == 0 or row_bytes % (WEIGHTS_PER_SCALE + 1):
-            raise refuse(40, f"{row_bytes} bytes per row, expected a multiple of 33")
-        reserve = data[_FIELDS.size : HEADER_BYTES]
-        if reserve.strip(b"\0"):
-            first = len(reserve) - len(reserve.lstrip(b"\0")) + _FIELDS.size
-            raise refuse(first, f"reserved byte is {data[first]:#04x}, expected 0")
-        return cls(layer, start, end, total, row_bytes)
+        expected = self.header
+        if type(header) is not type(expected):
+            found, wanted = _format_of(header), _format_of(expected)
+            raise ShardError(
+                str(path),
+                f"format {found}, expected {wanted} for layout {self.layout}",
+                offset_bytes=0,
+            )
+        for field in fields(expected):
+            seen, meant = getattr(header, field.name), getattr(expected, field.name)
+            if seen != meant:
+                raise ShardError(
+                    str(path),
+                    f"{field.name} is {seen}, but layout {self.layout} gives rank {self.rank} of "
+                    f"{self.tp} {field.name} {meant} of layer {self.layer}",
+                    offset_bytes=HEADER_OFFSETS[_format_of(expected)][field.name],
+                )
 
 
-def read_header(path: Path) -> ShardHeader:
+HEADER_OFFSETS: dict[str, dict[str, int]] = {
+    "DSV41EN1": {
+        "layer": 8, "row_start": 16, "row_end": 24, "total_rows": 32, "row_bytes": 40,
+    },
+    "SPKENGS1": {
+        "layer": 8, "rank": 16, "tp": 24, "rows_in_file": 32, "row_bytes": 40, "columns": 48,
+    },
+}  # fmt: skip
+"""Byte of every header field after the magic."""
+
+
+def read_header(path: Path) -> Header:
     """Header of a shard whose name, header and size agree.
+
+    A name that is no shard's, such as that of a part file, says nothing and contradicts nothing.
 
     Raises:
         ShardError: missing, unreadable, truncated, oversized, foreign, or named for another
-            layer; the error names the path and the byte.
+            layer, rank or format; the error names the path and the byte.
     """
     try:
         with path.open("rb") as file:
@@ -136,26 +177,33 @@ def read_header(path: Path) -> ShardHeader:
     except OSError as error:
         reason = f"cannot be read: {error.strerror}"
         raise ShardError(str(path), reason) from error
-    header = ShardHeader.unpack(data, path)
+    name = ShardName.parse(path.name)
+    header = unpack_header(data, path) if name is None else _READERS[name.kind](data, path)
     if size_bytes != header.file_bytes:
         word = "ends" if size_bytes < header.file_bytes else "goes on"
         raise ShardError(
             str(path),
             f"file {word} here, expected {header.file_bytes} bytes for "
-            f"{header.rows.rows} rows of {header.row_bytes} bytes, found {size_bytes}",
+            f"{header.rows_in_file} rows of {header.row_bytes} bytes, found {size_bytes}",
             offset_bytes=min(size_bytes, header.file_bytes),
         )
-    name = ShardName.parse(path.name)
-    if name is not None and name.layer != header.layer:
-        raise ShardError(
-            str(path),
-            f"header says layer {header.layer}, the name says layer {name.layer}",
-            offset_bytes=8,
-        )
+    if name is not None:
+        _check_name(name, header, path)
     return header
 
 
-def write_shard(path: Path, header: ShardHeader, chunks: Iterable[bytes]) -> None:
+def read_shard(path: Path, identity: ShardIdentity) -> Header:
+    """Header of a shard that is exactly the one meant.
+
+    Raises:
+        ShardError: as ``read_header``; or a sound file of another rank, layout, table or row size.
+    """
+    header = read_header(path)
+    identity.check(header, path)
+    return header
+
+
+def write_shard(path: Path, header: Header, chunks: Iterable[bytes]) -> None:
     """Write a whole shard: part file, fsync, rename, fsync of the directory.
 
     chunks: the rows' bytes in order, in pieces of any size.
@@ -187,3 +235,18 @@ def write_shard(path: Path, header: ShardHeader, chunks: Iterable[bytes]) -> Non
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _format_of(header: Header) -> str:
+    return "SPKENGS1" if isinstance(header, StridedHeader) else "DSV41EN1"
+
+
+def _check_name(name: ShardName, header: Header, path: Path) -> None:
+    for field, offset in HEADER_OFFSETS[_format_of(header)].items():
+        told = getattr(name, field, None)
+        if told is not None and told != getattr(header, field):
+            raise ShardError(
+                str(path),
+                f"header says {field} {getattr(header, field)}, the name says {field} {told}",
+                offset_bytes=offset,
+            )

@@ -58,8 +58,11 @@ def test_file_sizes_match_the_published_ones(start, end, size_bytes):
 
 def test_names_are_written_and_read():
     assert ShardName(14, 2, 3).file_name == "engram-l14-r2of3.bin"
-    assert ShardName.parse("engram-l14-r2of3.bin") == (14, 2, 3)
-    for other in ("engram-l1-r0of4.strided.bin", "engram-l1-r0of4.bin.part", "x"):
+    assert ShardName.parse("engram-l14-r2of3.bin") == (14, 2, 3, "contiguous")
+    assert ShardName(1, 0, 4, "strided").file_name == "engram-l1-r0of4.strided.bin"
+    assert ShardName.parse("engram-l1-r0of4.strided.bin") == (1, 0, 4, "strided")
+    # Other spellings of the same numbers would let one shard have two names.
+    for other in ("engram-l01-r0of4.bin", "engram-l1-r4of4.bin", "engram-l1-r0of4.bin.part", "x"):
         assert ShardName.parse(other) is None
 
 

@@ -57,7 +57,8 @@ def check_shards(spec: EngineSpec) -> tuple[Path, ...]:
     mine = [
         path
         for path in sorted(directory.glob("engram-l*.bin"))
-        if (name := ShardName.parse(path.name)) and name[1:] == (spec.rank, spec.world_size)
+        if (name := ShardName.parse(path.name))
+        and name[1:] == (spec.rank, spec.world_size, "contiguous")
     ]
     if not mine:
         wanted = f"engram-l*-r{spec.rank}of{spec.world_size}.bin"

@@ -45,7 +45,10 @@ class FileRowReader:
             ShardError: missing, truncated or foreign.
         """
         self._path = path
-        self._header = read_header(path)
+        header = read_header(path)
+        if not isinstance(header, ShardHeader):
+            raise ShardError(str(path), "is strided, which this reader does not serve")
+        self._header = header
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     @property
