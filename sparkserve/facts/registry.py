@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkserve.facts import checkpoint, host, memory, network, runtime, storage
+from sparkserve.facts import checkpoint, host, memory, network, runtime, shards, storage
 from sparkserve.facts.probe import Probe
 
 LAUNCH: tuple[Probe[Any], ...] = (
@@ -18,3 +18,8 @@ LAUNCH: tuple[Probe[Any], ...] = (
     checkpoint.FILES,
 )
 """What a launch must know about every node."""
+ENGRAM: tuple[Probe[Any], ...] = (shards.SHARDS, shards.SOURCE)
+"""What a launch must know besides, where a profile has an Engram directory."""
+PACK: tuple[Probe[Any], ...] = (host.IDENTITY, runtime.PYTHON, *ENGRAM, storage.ENGRAM_SPACE)
+"""What packing and checking of Engram rows must know about every node."""
+ALL: tuple[Probe[Any], ...] = tuple(dict.fromkeys((*LAUNCH, *PACK)))

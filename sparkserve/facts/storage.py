@@ -1,28 +1,37 @@
-"""Free space where a run writes."""
+"""Free space where a run and the packed Engram rows are written."""
 
 from __future__ import annotations
+
+import shlex
 
 from sparkserve.facts.probe import Context, Probe, UnusableOutput
 from sparkserve.model.base import Model
 
+# `$p` = a path; its nearest existing parent is what can be asked.
+_ASK = """\
+while [ ! -e "$p" ] && [ "$p" != / ]; do p=$(dirname "$p"); done
+if [ -w "$p" ]; then echo "writable yes $p"; else echo "writable no $p"; fi
+df -Pk "$p"
+"""
+
 
 class SpaceFacts(Model):
-    """The file system that holds (or would hold) the root."""
+    """The file system that holds (or would hold) a path."""
 
     path: str
-    """Nearest existing parent of the root."""
+    """Nearest existing parent of the path."""
     free_bytes: int
     total_bytes: int
     writable: bool
 
 
-def _script(_: Context) -> str:
-    return """\
-p=$ROOT
-while [ ! -e "$p" ] && [ "$p" != / ]; do p=$(dirname "$p"); done
-if [ -w "$p" ]; then echo "writable yes $p"; else echo "writable no $p"; fi
-df -Pk "$p"
-"""
+def _script_root(_: Context) -> str:
+    return f"p=$ROOT\n{_ASK}"
+
+
+def _script_engram(context: Context) -> str:
+    directory = shlex.quote(context.engram_dir or "")
+    return f'p={directory}\ncase "$p" in /*) ;; *) p="$ROOT/engram/$p" ;; esac\n{_ASK}'
 
 
 def _parse(text: str) -> SpaceFacts:
@@ -44,4 +53,5 @@ def _parse(text: str) -> SpaceFacts:
     raise UnusableOutput("no figures in df's table")
 
 
-ROOT_SPACE = Probe("storage.root", SpaceFacts, _script, _parse)
+ROOT_SPACE = Probe("storage.root", SpaceFacts, _script_root, _parse)
+ENGRAM_SPACE = Probe("storage.engram", SpaceFacts, _script_engram, _parse)

@@ -128,6 +128,10 @@ class EngramSettings(Model):
     """Relative paths lie below ``<root>/engram``; none = the engine's own tables."""
     layout: Literal["columns", "equal", "strided"] = "columns"
     """Which rank owns which rows; the rows were packed for one layout."""
+    source: str | None = None
+    """Where ``pack`` reads the tables: a directory on the nodes (a copy, an NFS mount) or the http
+    address of a folder of files; none = the checkpoint where a node holds it, else ``model.repo``
+    on Hugging Face."""
 
 
 class FabricSettings(Model):

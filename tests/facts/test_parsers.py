@@ -15,7 +15,7 @@ from sparkserve.facts.probe import Probe, interpret
 from sparkserve.model.facts import Unobserved
 
 HERE = Path(__file__).parent
-PROBES = {probe.id: probe for probe in registry.LAUNCH}
+PROBES = {probe.id: probe for probe in registry.ALL}
 CASES = sorted(HERE.glob("*/*.json"))
 
 
@@ -35,12 +35,12 @@ def test_every_probe_has_recorded_output() -> None:
     assert {path.parent.name for path in CASES} == set(PROBES)
 
 
-@pytest.mark.parametrize("probe", registry.LAUNCH, ids=lambda probe: probe.id)
+@pytest.mark.parametrize("probe", registry.ALL, ids=lambda probe: probe.id)
 def test_missing_section_is_unobserved(probe: Probe[Any]) -> None:
     assert isinstance(interpret(probe, None), Unobserved)
 
 
-@pytest.mark.parametrize("probe", registry.LAUNCH, ids=lambda probe: probe.id)
+@pytest.mark.parametrize("probe", registry.ALL, ids=lambda probe: probe.id)
 @settings(max_examples=150, deadline=None)
 @given(text=st.text(max_size=400), status=st.sampled_from([0, 0, 0, 1, 124]))
 def test_no_text_makes_a_parser_raise(probe: Probe[Any], text: str, status: int) -> None:
