@@ -30,9 +30,8 @@ def test_size_holes_header_and_manifest_of_shards_are_told(tmp_path: Path) -> No
     sparse = folder / "engram-l14-r0of4.strided.bin"
     sparse.write_bytes(HEADER)
     os.truncate(sparse, 50_000_000)
-    (folder / "manifest-r0of4.json").write_text(
-        json.dumps({"tp": 4, "layers": [{"a": 1}]}, indent=1)
-    )
+    manifest = {"tp": 4, "layers": [{"a": 1}]}
+    (folder / "manifest-r0of4.json").write_text(json.dumps(manifest, indent=1))
     (folder / "manifest-r1of4.json").write_text("[1]")
     (folder / "notes.txt").write_text("not ours")
     facts = engram(folder, home=tmp_path)
