@@ -47,16 +47,14 @@ class EngramConfig(Model):
                 are not the sums of the primes that they imply.
         """
         text = config.get("text_config")
-        nested = text if isinstance(text, Mapping) and "engram_layer_ids" in text else config
-        if not nested.get("engram_layer_ids"):
+        # As the engine flattens it: the outer level wins.
+        flat = {**(text if isinstance(text, Mapping) else {}), **config}
+        if not flat.get("engram_layer_ids"):
             raise ConfigError("config.json names no engram_layer_ids: the model has no tables")
-        fields = {
-            name: nested[f"engram_{name}"]
-            for name in cls.model_fields
-            if f"engram_{name}" in nested
-        }
-        # The image token is a field of the whole model, so either level may name it.
-        fields["image_token_id"] = nested.get("image_token_id", config.get("image_token_id"))
+        prefix = "engram_"
+        names = (name for name in cls.model_fields if prefix + name in flat)
+        fields = {name: flat[prefix + name] for name in names}
+        fields["image_token_id"] = _image_token(flat)
         try:
             made = cls.model_validate(fields)
         except ValidationError as error:
@@ -116,3 +114,18 @@ class EngramConfig(Model):
     def shard(self, layer: int, layout: Layout, rank: int, tp: int) -> ShardIdentity:
         """What one rank's shard of one layer must be."""
         return ShardIdentity(layer, rank, tp, layout, self.bounds(layer), self.row_bytes)
+
+
+def _image_token(flat: Mapping[str, Any]) -> Any:
+    """The image token of a model with vision; None without, as in the engine.
+
+    Raises:
+        ConfigError: the model sees, but names no token for what it sees.
+    """
+    vision = flat.get("vision_config")
+    outer = vision.get("num_hidden_layers", 0) if isinstance(vision, Mapping) else 0
+    if not flat.get("vision_n_layers", outer):
+        return None
+    if flat.get("image_token_id") is None:
+        raise ConfigError("config.json has vision layers but names no image_token_id")
+    return flat["image_token_id"]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparkserve.engram.config import EngramConfig
+from sparkserve.errors import ConfigError
+
 _LONE_SPACE = "\ue000"
 """Private-use stand-in that keeps a token of one space from being stripped to nothing."""
 _REPLACEMENT = "\ufffd"
@@ -41,3 +44,20 @@ def token_map(tokenizer: Any) -> tuple[list[int], int]:
             key = normalizer.normalize_str(text) or text
         compressed.append(ids.setdefault(key, len(ids)))
     return compressed, len(ids)
+
+
+def compressed_ids(tokenizer: Any, config: EngramConfig) -> list[int]:
+    """Compressed id of every token id of a model's tokenizer.
+
+    Raises:
+        ConfigError: another number of compressed ids than the model was trained with: this is not
+            the model's tokenizer, or it normalises text in another way.
+    """
+    compressed, count = token_map(tokenizer)
+    if count != config.compressed_vocab_size:
+        raise ConfigError(
+            f"the tokenizer's {len(compressed)} tokens compress to {count} ids, expected "
+            f"{config.compressed_vocab_size}: every hash depends on that number",
+            hint="compare tokenizer.json with the checkpoint's",
+        )
+    return compressed
