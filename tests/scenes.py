@@ -100,8 +100,6 @@ def facts(number: int = 1, **changes: Any) -> NodeFacts:
                 ),
             ),
             indexed=(),
-            engram_path=None,
-            engram_files=None,
         ),
     }
     for key, value in changes.items():

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from sparkserve import __version__
 from sparkserve.checks.check import Check, Judgement, Scene, passed, unknown
+from sparkserve.checks.shards import ENGRAM
 from sparkserve.facts import checkpoint, host, memory, network, runtime, storage
 from sparkserve.facts.checkpoint import CheckpointFacts, CheckpointFile
 from sparkserve.facts.runtime import RuntimeFacts
@@ -155,27 +156,6 @@ def _model_fix(scene: Scene) -> str:
     return "copy the checkpoint to every node, or set model.path"
 
 
-def _engram(scene: Scene) -> Iterator[Judgement]:
-    if scene.profile.engram.directory is None:
-        return
-    for _, node, facts in scene.nodes():
-        files = checkpoint.FILES.read(facts)
-        if isinstance(files, Unobserved):
-            yield unknown(node, files)
-        elif not files.engram_files:
-            yield Judgement(
-                node,
-                "fail",
-                observed=f"no packed Engram rows in {files.engram_path}",
-                expected="one shard per Engram layer",
-                why="the tables do not fit in memory; every token reads its rows from NVMe",
-                fix=scene.profile.model.obtain or "",
-            )
-        else:
-            size_bytes = sum(file.size_bytes for file in files.engram_files)
-            yield passed(node, f"{files.engram_path}: {format_bytes(size_bytes)}")
-
-
 def _ports(scene: Scene) -> Iterator[Judgement]:
     profile = scene.profile
     for rank, node, facts in scene.nodes():
@@ -286,8 +266,7 @@ LAUNCH: tuple[Check, ...] = (
           "error", "hardware", (runtime.PYTHON,), _runtime),
     Check("WEIGHTS.COMPLETE", "STO_MISSING_SHARD", "checkpoint is complete", ("launch",), "error",
           "hardware", (checkpoint.FILES,), _weights),
-    Check("ENGRAM.PACKED", "PCK_SHORT_SHARD", "Engram rows are packed", ("launch",), "error",
-          "hardware", (checkpoint.FILES,), _engram),
+    *ENGRAM,
     Check("PORT.FREE", "ENG_PORT_BUSY", "ports are free", ("launch",), "error",
           "config", (network.PORTS,), _ports),
     Check("MEM.NEED", "MEM_NOT_RECLAIMED_YET", "memory is free", ("launch",), "error",

@@ -1,4 +1,4 @@
-"""Files of the checkpoint and of the Engram shards, with the size each must have.
+"""Files of the checkpoint, with the size each must have.
 
 A safetensors file says in its header how long it must be, so a truncated copy is found
 without reading the weights.
@@ -14,7 +14,7 @@ from sparkserve.model.base import Model
 
 _LIST_FILES = """\
 import json, os, struct, sys
-model, engram = sys.argv[1], sys.argv[2]
+model = sys.argv[1]
 def expected(path):
     try:
         with open(path, "rb") as f:
@@ -42,8 +42,7 @@ def indexed(folder):
     try: return sorted(set(json.load(open(path))["weight_map"].values()))
     except (OSError, ValueError, TypeError, LookupError, AttributeError):
         return ["<the index is not readable JSON>"]
-print(json.dumps({"path": model, "files": files(model), "indexed": indexed(model),
-                  "engram_path": engram or None, "engram_files": files(engram)}))
+print(json.dumps({"path": model, "files": files(model), "indexed": indexed(model)}))
 """
 
 
@@ -64,21 +63,17 @@ class CheckpointFacts(Model):
     """None: there is no such directory."""
     indexed: tuple[str, ...]
     """Shards that ``model.safetensors.index.json`` names; empty without an index."""
-    engram_path: str | None
-    engram_files: tuple[CheckpointFile, ...] | None
 
 
 def _script(context: Context) -> str:
     return f"""\
 m={shlex.quote(context.model_path or "")}
-e={shlex.quote(context.engram_dir or "")}
 case "$m" in ""|/*) ;; *) m="$ROOT/checkpoints/$m" ;; esac
-case "$e" in ""|/*) ;; *) e="$ROOT/engram/$e" ;; esac
 p={shlex.quote(context.python or "python3")}
 case "$p" in /*) ;; */*) p="$ROOT/$p" ;; esac
 command -v "$p" >/dev/null 2>&1 || p=python3
 command -v "$p" >/dev/null 2>&1 || {{ echo "no python3 on the node"; exit 3; }}
-"$p" -c {shlex.quote(_LIST_FILES)} "$m" "$e"
+"$p" -c {shlex.quote(_LIST_FILES)} "$m"
 """
 
 

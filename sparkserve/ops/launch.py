@@ -170,7 +170,7 @@ def _look(launch: _Launch) -> None:
     started = time.monotonic()
     group = collect(
         list(launch.bring_up.hosts.values()),
-        registry.LAUNCH,
+        (*registry.LAUNCH, *(registry.ENGRAM if profile.engram.directory else ())),
         context,
         timeout_s=profile.limits.command_s,
     )

@@ -27,9 +27,7 @@ def failing(nodes: list[NodeFacts], **sections: Any) -> list[Finding]:
 
 
 def with_files(*files: checkpoint.CheckpointFile, **changes: Any) -> checkpoint.CheckpointFacts:
-    values = {
-        "path": "/m", "files": files, "indexed": (), "engram_path": None, "engram_files": None
-    }  # fmt: skip
+    values = {"path": "/m", "files": files, "indexed": ()}
     return checkpoint.CheckpointFacts.model_validate(values | changes)
 
 
@@ -122,12 +120,6 @@ def test_missing_model_is_mended_by_the_profiles_own_command() -> None:
 def test_light_engine_needs_no_checkpoint() -> None:
     absent = facts(1, checkpoint_files=with_files(files=None))
     assert failing([absent], engine={"kind": "light"}) == []
-
-
-def test_missing_engram_rows_are_an_error_only_where_rows_are_wanted() -> None:
-    assert failing([facts(1)]) == []
-    (finding,) = failing([facts(1)], engram={"directory": "rows"})
-    assert finding.code == "PCK_SHORT_SHARD"
 
 
 def test_other_engine_version_than_the_profile_is_refused() -> None:
