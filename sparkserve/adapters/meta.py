@@ -35,6 +35,8 @@ class AdapterMeta:
     targets: tuple[Target, ...]
     after: tuple[str, ...] = ()
     """Adapters that go in before this one where both are wanted."""
+    needs: tuple[str, ...] = ()
+    """Adapters without which this one does nothing."""
     conflicts: tuple[str, ...] = ()
     """Adapters that cannot be together with this one."""
     world_sizes: tuple[int, ...] = ()

@@ -70,8 +70,8 @@ def validate(
     world_size: number of ranks; None leaves it unjudged.
 
     Raises:
-        ConfigError: unknown adapter or setting, a conflict, a cycle, or a number of ranks that
-            an adapter is not made for.
+        ConfigError: unknown adapter or setting, a conflict, a cycle, one that is needed and not
+            there, or a number of ranks that an adapter is not made for.
     """
     metas = [load(name) for name in adapters]
     for meta in metas:
@@ -80,6 +80,10 @@ def validate(
             raise ConfigError(
                 f"adapters.{meta.name} is made for {made_for} ranks, not {world_size}"
             )
+    for meta in metas:
+        missing = [name for name in meta.needs if name not in adapters]
+        if missing:
+            raise ConfigError(f"adapters.{meta.name} needs adapters.{missing[0]}")
     _refuse_conflicts(metas)
     return tuple(
         AdapterSpec(

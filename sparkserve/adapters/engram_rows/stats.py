@@ -3,7 +3,7 @@
 The file is ``<run_dir>/stats/engram-<pid>.json``::
 
     {"schema_version": 1, "rank": 0, "pid": 4711,
-     "layers": [{"layer": 0, "lookups": 3, "ids": 120, "rows_read": 97}]}
+     "layers": [{"layer": 1, "lookups": 3, "ids": 120, "rows_read": 97, "hits": 20, ...}]}
 """
 
 from __future__ import annotations
@@ -13,25 +13,46 @@ import json
 import logging
 import os
 import threading
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from sparkserve_native import StoreStats
 
 from sparkserve.adapters.reports import write_whole
 
 logger = logging.getLogger(__name__)
 
+LayerFigures = Callable[[], dict[str, Any]]
+"""Figures of one layer as they stand now; called from the writing thread, so it must neither
+wait for the engine's thread nor call CUDA, which a running capture would not survive."""
 
-@dataclass
-class LayerCounters:
-    """What one layer asked for since the process began; written by one thread."""
 
-    layer: int
-    lookups: int = 0
-    """Calls that asked for at least one owned row."""
-    ids: int = 0
-    """Owned row ids asked for, duplicates included."""
-    rows_read: int = 0
-    """Different rows read from the shard, summed over the lookups."""
+def store_figures(layer: int, stats: StoreStats) -> dict[str, Any]:
+    """A store's sums since it was opened, under the names of the file.
+
+    Returns:
+        ``ids``: owned row ids asked for, duplicates included, = ``hits`` + ``misses``;
+        ``rows_read``: different rows fetched from the shard, summed over the lookups.
+    """
+    return {
+        "layer": layer,
+        "lookups": stats.lookups,
+        "ids": stats.owned_ids,
+        "rows_read": stats.unique_ids,
+        "hits": stats.hits,
+        "misses": stats.misses,
+        "reads": stats.reads,
+        "extents": stats.extents,
+        "bytes_read": stats.bytes_read,
+        "p50_us": stats.p50_job_ns // 1000,
+        "p99_us": stats.p99_job_ns // 1000,
+        "engine": stats.engine,
+        "engine_reason": stats.engine_reason,
+        "direct_io": stats.direct_io,
+        "cache_bytes": stats.cache_bytes,
+        "cache_slots": stats.cache_slots,
+    }
 
 
 class StatsFile:
@@ -41,31 +62,29 @@ class StatsFile:
         self._path = Path(run_dir) / "stats" / f"engram-{os.getpid()}.json"
         self._rank = rank
         self._interval_s = interval_s
-        self._layers: list[LayerCounters] = []
+        self._layers: list[LayerFigures] = []
         self._written = ""
         self._stop = threading.Event()
         self._lock = threading.Lock()
 
-    def layer(self, layer: int) -> LayerCounters:
-        """Counters of one more layer; the first call starts the writing thread."""
-        counters = LayerCounters(layer)
+    def add(self, figures: LayerFigures) -> None:
+        """Write one more layer's figures; the first call starts the writing thread."""
         with self._lock:
-            self._layers.append(counters)
+            self._layers.append(figures)
             first = len(self._layers) == 1
         if first:
             threading.Thread(target=self._keep_writing, name="engram-stats", daemon=True).start()
             atexit.register(self.close)
-        return counters
 
     def write(self) -> None:
-        """Write the file if a counter changed since it was last written."""
+        """Write the file if a figure changed since it was last written."""
         with self._lock:
             text = json.dumps(
                 {
                     "schema_version": 1,
                     "rank": self._rank,
                     "pid": os.getpid(),
-                    "layers": [asdict(each) for each in self._layers],
+                    "layers": [figures() for figures in self._layers],
                 }
             )
             if text != self._written:
