@@ -7,7 +7,7 @@ import errno
 import functools
 from pathlib import Path
 
-_ABI_VERSION = 1
+_ABI_VERSION = 2
 
 
 @functools.cache

@@ -148,7 +148,7 @@ class RowStore:
     A store belongs to the process that opened it: after ``os.fork`` the child's calls refuse.
     """
 
-    def __init__(self, file: RowFile, options: StoreOptions = StoreOptions()) -> None:  # noqa: B008
+    def __init__(self, file: RowFile, options: StoreOptions = StoreOptions()) -> None:
         """Open it.
 
         Raises:

@@ -1,3 +1,5 @@
+#include "dio_alignment.h"
+
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -45,9 +47,11 @@ constexpr uint32_t kTypeBits = 0170000;
 constexpr uint32_t kTypeDirectory = 0040000;
 constexpr uint32_t kAssumedBytes = 4096;
 
-int Query(const char* path, spn_dio_alignment& out) noexcept {
+// `name` below the open `folder`, or the open file itself where it is "" and flags allow that.
+int Query(int folder, const char* name, int flags, const char* path,
+          spn_dio_alignment& out) noexcept {
   KernelStatx found{};
-  if (syscall(SYS_statx, AT_FDCWD, path, 0, kMaskType | kMaskDioAlign, &found) != 0) {
+  if (syscall(SYS_statx, folder, name, flags, kMaskType | kMaskDioAlign, &found) != 0) {
     return FailWithErrno(errno, path);
   }
   if ((found.mode & kTypeBits) == kTypeDirectory) {
@@ -69,6 +73,11 @@ int Query(const char* path, spn_dio_alignment& out) noexcept {
 }
 
 }  // namespace
+
+int GetDioAlignment(int fd, const char* path, spn_dio_alignment& out) noexcept {
+  return Query(fd, "", AT_EMPTY_PATH, path, out);
+}
+
 }  // namespace sparkserve
 
 extern "C" int spn_get_dio_alignment(const char* path, spn_dio_alignment* out) {
@@ -78,5 +87,5 @@ extern "C" int spn_get_dio_alignment(const char* path, spn_dio_alignment* out) {
   if (out->struct_bytes < sizeof(spn_dio_alignment)) {
     return sparkserve::Fail(EINVAL, "spn_get_dio_alignment", "struct_bytes is too small");
   }
-  return sparkserve::Query(path, *out);
+  return sparkserve::Query(AT_FDCWD, path, 0, path, *out);
 }

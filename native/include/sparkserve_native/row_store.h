@@ -44,22 +44,22 @@ struct spn_segment {
 };
 
 struct spn_store_config {
-  uint32_t struct_bytes;              // sizeof(struct spn_store_config)
-  uint32_t engine;                    // enum spn_engine
-  const char* path;                   // a regular file
-  uint64_t data_offset_bytes;         // where row 0 begins; any alignment
-  uint64_t rows;                      // rows in the file; fewer than 2^32 - 1
-  uint64_t total_ids;                 // ids of the whole table
-  uint32_t weight_bytes;              // at least 1; weights and scales together at most 1 MiB
-  uint32_t scale_bytes;               // may be 0
-  const struct spn_segment* segments; // ascending by first_id, without overlap
-  uint64_t segment_count;             // at most 4096
-  uint64_t cache_bytes;               // hard limit of the row cache, all of it; 0 = no cache
-  uint32_t cache_ways;                // 1..16
-  uint32_t queue_depth;               // reads in flight with io_uring, 1..4096
-  uint32_t threads;                   // reads in flight with pread, 1..1024, the caller's included
-  uint32_t gap_bytes;                 // rows no further apart are read together
-  uint64_t max_ids;                   // 1..2^24; longer lookups are done in pieces of this
+  uint32_t struct_bytes;               // sizeof(struct spn_store_config)
+  uint32_t engine;                     // enum spn_engine
+  const char* path;                    // a regular file
+  uint64_t data_offset_bytes;          // where row 0 begins; any alignment
+  uint64_t rows;                       // rows in the file; fewer than 2^32 - 1
+  uint64_t total_ids;                  // ids of the whole table
+  uint32_t weight_bytes;               // at least 1; weights and scales together at most 1 MiB
+  uint32_t scale_bytes;                // may be 0
+  const struct spn_segment* segments;  // ascending by first_id, without overlap
+  uint64_t segment_count;              // at most 4096
+  uint64_t cache_bytes;                // hard limit of the row cache, all of it; 0 = no cache
+  uint32_t cache_ways;                 // 1..16
+  uint32_t queue_depth;                // reads in flight with io_uring, 1..4096
+  uint32_t threads;                    // reads in flight with pread, 1..1024, the caller's included
+  uint32_t gap_bytes;                  // rows no further apart are read together
+  uint64_t max_ids;                    // 1..2^24; longer lookups are done in pieces of this
 };
 
 // One lookup, at an address that does not change while it is in use (CUDA graphs bake it in).
@@ -76,36 +76,36 @@ struct spn_lookup_job {
   struct spn_lookup_job* next;  // the library's
   int32_t result;               // out: 0 or -errno of the last lookup
   int32_t reserved;
-  int64_t error_offset_bytes;   // out: -1 where the error belongs to no byte of the file
-  char error[256];              // out: the reason, "" after success
+  int64_t error_offset_bytes;  // out: -1 where the error belongs to no byte of the file
+  char error[256];             // out: the reason, "" after success
 };
 
 // Sums since the store was opened, and what it is. Every owned id counts as one hit or one miss.
 struct spn_store_stats {
-  uint32_t struct_bytes;       // in: sizeof(struct spn_store_stats)
-  uint32_t engine;             // enum spn_engine, never AUTO
-  uint64_t lookups;            // that succeeded
+  uint32_t struct_bytes;  // in: sizeof(struct spn_store_stats)
+  uint32_t engine;        // enum spn_engine, never AUTO
+  uint64_t lookups;       // that succeeded
   uint64_t failed_lookups;
-  uint64_t ids;                // asked for
-  uint64_t owned_ids;          // of these, held by a segment = hits + misses
+  uint64_t ids;        // asked for
+  uint64_t owned_ids;  // of these, held by a segment = hits + misses
   uint64_t hits;
-  uint64_t misses;             // duplicates within one lookup count each time
-  uint64_t unique_ids;         // distinct rows among the misses of each lookup
-  uint64_t extents;            // reads planned after joining near rows
-  uint64_t reads;              // reads asked of the kernel; more than extents after short reads
+  uint64_t misses;      // duplicates within one lookup count each time
+  uint64_t unique_ids;  // distinct rows among the misses of each lookup
+  uint64_t extents;     // reads planned after joining near rows
+  uint64_t reads;       // reads asked of the kernel; more than extents after short reads
   uint64_t bytes_read;
-  uint64_t p50_job_ns;         // time of a lookup from call to return, within 7 %
+  uint64_t p50_job_ns;  // time of a lookup from call to return, within 7 %
   uint64_t p99_job_ns;
-  uint64_t cache_bytes;        // rows, keys and marks; at most the configured limit
-  uint64_t cache_slots;        // rows that the cache can hold
-  uint64_t arena_bytes;        // working memory besides the cache
+  uint64_t cache_bytes;  // rows, keys and marks; at most the configured limit
+  uint64_t cache_slots;  // rows that the cache can hold
+  uint64_t arena_bytes;  // working memory besides the cache
   uint32_t cache_ways;
-  uint32_t queue_depth;        // reads in flight at most
-  uint32_t direct_io;          // 1, or 0 where the file system refused O_DIRECT
-  uint32_t alignment_bytes;    // of direct reads; 1 if direct_io is 0
-  uint32_t registered_buffers; // io_uring: 1 where the kernel took the buffers beforehand
+  uint32_t queue_depth;         // reads in flight at most
+  uint32_t direct_io;           // 1, or 0 where the file system refused O_DIRECT
+  uint32_t alignment_bytes;     // of direct reads; 1 if direct_io is 0
+  uint32_t registered_buffers;  // io_uring: 1 where the kernel took the buffers beforehand
   uint32_t reserved;
-  char engine_reason[256];     // why this engine
+  char engine_reason[256];  // why this engine
 };
 
 // Open a store.
