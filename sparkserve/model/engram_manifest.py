@@ -6,7 +6,7 @@ or where it was written, so equal shards have equal manifests.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -14,9 +14,6 @@ from sparkserve.model.base import Model
 from sparkserve.model.pack import Layout, PackCode
 
 MANIFEST_SCHEMA = 1
-CHECKSUM_SPAN_BYTES: Final = 67108864
-"""Bytes of a shard that one checksum covers; the last one covers the rest."""
-
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 """XXH3-64 as 16 hex digits."""
@@ -39,7 +36,8 @@ class ManifestLayer(Model):
     row_end: Count
     """One past the last row; between the two the file holds what ``ranges`` says."""
     ranges: tuple[RowSpan, ...]
-    """Rows in file order: one range, or one per hash column for the strided layout."""
+    """Rows in file order: one range, or one per hash column for the strided layout (none where
+    there are more ranks than columns)."""
     total_rows: Count
     """Rows of the whole table."""
     row_bytes: Count
@@ -51,8 +49,9 @@ class ManifestLayer(Model):
     allocated_bytes: Count
     """What the file takes on the disk; a file with holes takes less than it did."""
     sha256: Sha256
+    checksum_span_bytes: Annotated[int, Field(ge=4096, le=1 << 28, multiple_of=4096)]
+    """Bytes of the file that one checksum covers, header included; the last covers the rest."""
     checksums: tuple[Checksum, ...]
-    """One per ``checksum_span_bytes`` of the file, header included."""
     verified: Literal["none", "sample", "full"]
     """What was compared with the source through the serving reader."""
     sampled_rows: Count
@@ -79,10 +78,8 @@ class ManifestLayer(Model):
                 )
             before = span.end
             rows += span.end - span.start
-        if not self.ranges or (self.row_start, self.row_end) != (
-            self.ranges[0].start,
-            self.ranges[-1].end,
-        ):
+        edges = (self.ranges[0].start, self.ranges[-1].end) if self.ranges else (0, 0)
+        if (self.row_start, self.row_end) != edges:
             raise ValueError(f"layer {self.layer}: row_start and row_end differ from the ranges")
         header_bytes = self.bytes - rows * self.row_bytes
         if header_bytes != 4096:
@@ -90,7 +87,7 @@ class ManifestLayer(Model):
                 f"layer {self.layer}: {self.bytes} bytes, expected 4096 + {rows} rows of "
                 f"{self.row_bytes} bytes"
             )
-        spans = -(-self.bytes // CHECKSUM_SPAN_BYTES)
+        spans = -(-self.bytes // self.checksum_span_bytes)
         if len(self.checksums) != spans:
             raise ValueError(
                 f"layer {self.layer}: {len(self.checksums)} checksums, expected {spans}"
@@ -108,7 +105,6 @@ class EngramManifest(Model):
     method: Literal["rows-interleaved"] = "rows-interleaved"
     """Weights and scales of a row lie side by side, the checkpoint's own bytes."""
     checksum: Literal["xxh3_64"] = "xxh3_64"
-    checksum_span_bytes: Literal[67108864] = CHECKSUM_SPAN_BYTES
     tool_version: str
     """Version of sparkserve that packed."""
     rank: Count

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +24,16 @@ CONNECT_TIMEOUT_S = 5.0
 BODY_LIMIT_BYTES = 64 << 20
 """Largest answer that is kept in memory."""
 _ERROR_CHARS = 500
+
+
+@dataclass(frozen=True)
+class BytesReply:
+    """An answer whose body comes piece by piece."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Names in any case."""
+    pieces: Iterator[bytes]
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,23 @@ class HttpClient:
                 ) from error
             yield from parser.finish()
 
+    @contextmanager
+    def get_bytes(
+        self, path: str, *, headers: Mapping[str, str], timeout_s: float
+    ) -> Iterator[BytesReply]:
+        """Answer to a GET, whatever its status, with the body still to be read.
+
+        headers: added to our own; the body comes as the server stores it, never compressed.
+        timeout_s: longest silence between two pieces.
+
+        Raises:
+            EndpointError: also in the middle, when the connection breaks or stalls.
+        """
+        with self._response(
+            "GET", path, None, timeout_s, {"Accept-Encoding": "identity", **headers}
+        ) as response:
+            yield BytesReply(response.status_code, response.headers, response.iter_raw())
+
     @cached_property
     def _client(self) -> httpx.Client:
         import httpx
@@ -108,14 +135,21 @@ class HttpClient:
 
     @contextmanager
     def _response(
-        self, method: str, path: str, body: Any, timeout_s: float
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
     ) -> Iterator[httpx.Response]:
         import httpx
 
         timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S))
         url = self._url(path)
         try:
-            with self._client.stream(method, url, json=body, timeout=timeout) as response:
+            with self._client.stream(
+                method, url, json=body, timeout=timeout, headers=headers
+            ) as response:
                 yield response
         except httpx.ConnectError as error:
             raise EndpointError(

@@ -1,0 +1,120 @@
+"""How far a shard is: the note beside its part file, from which an interrupted call goes on.
+
+A note claims nothing that is not checked again: the next call reads every chunk that is listed
+here and trusts those whose checksums agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from sparkserve.engram.source import Checkpoint, TableSource
+from sparkserve.files import replace_file
+from sparkserve.model.base import Model
+
+Bytes = bytes | bytearray | memoryview
+
+
+class SourceIdentity(Model):
+    """What the bytes of a shard come from."""
+
+    config_sha256: str
+    index_sha256: str | None
+    header_sha256: str
+    """Of the safetensors header of the file with the table."""
+    file: str
+    file_bytes: int
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, table: TableSource) -> SourceIdentity:
+        """The identity of one layer's table."""
+        return cls(
+            config_sha256=checkpoint.config_sha256,
+            index_sha256=checkpoint.index_sha256,
+            header_sha256=table.header_sha256,
+            file=table.file.name,
+            file_bytes=table.file.size_bytes,
+        )
+
+
+class Journal(Model):
+    """State of one part file; ``<shard>.part.json`` beside ``<shard>.part``."""
+
+    schema_version: Literal[1] = 1
+    source: SourceIdentity
+    version: str
+    """Time or ETag of the source's file; empty = unknown."""
+    header_sha256: str
+    """Digest of the shard's own header."""
+    chunk_bytes: int
+    checksums: tuple[str, ...] = ()
+    """XXH3-64 of the chunks that are written, from the first on."""
+    sha256: str | None = None
+    """Of the whole file, once it is whole and on the disk."""
+
+
+def part_path(shard: Path) -> Path:
+    """Where an unfinished shard is written."""
+    return shard.with_name(f"{shard.name}.part")
+
+
+def journal_path(shard: Path) -> Path:
+    """Where its journal lies."""
+    return shard.with_name(f"{shard.name}.part.json")
+
+
+def read_journal(shard: Path) -> Journal | None:
+    """The journal of a shard; None where there is none or it says nothing usable.
+
+    Raises:
+        OSError: it is there and cannot be read.
+    """
+    try:
+        return Journal.model_validate_json(journal_path(shard).read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def write_journal(shard: Path, journal: Journal) -> None:
+    """Put the journal in place of the old one.
+
+    Raises:
+        OSError: the disk refused; the old one is intact.
+    """
+    replace_file(journal_path(shard), journal.model_dump_json().encode())
+
+
+class Digests:
+    """Checksums of a file's chunks and its Sha256, from one pass in order."""
+
+    def __init__(self) -> None:
+        self.checksums: list[str] = []
+        self._whole = hashlib.sha256()
+
+    def add(self, chunk: Bytes) -> None:
+        """Take the next chunk."""
+        self.checksums.append(checksum(chunk))
+        self._whole.update(chunk)
+
+    def copy(self) -> Digests:
+        """The same state, to go on from in another direction."""
+        twin = Digests()
+        twin.checksums = list(self.checksums)
+        twin._whole = self._whole.copy()
+        return twin
+
+    @property
+    def sha256(self) -> str:
+        """Of all that was taken."""
+        return self._whole.hexdigest()
+
+
+def checksum(chunk: Bytes) -> str:
+    """XXH3-64 of a chunk as 16 hex digits."""
+    import xxhash
+
+    return xxhash.xxh3_64_hexdigest(chunk)

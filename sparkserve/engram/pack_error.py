@@ -1,0 +1,56 @@
+"""The failure of packing or verifying: every cause has a code of its own."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from sparkserve.errors import SparkserveError
+from sparkserve.model.pack import PackCode
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class PackError(SparkserveError):
+    """Packing or verifying ended; finished shards are as they were.
+
+    code: what kind of failure; it decides the exit code.
+    path: file or URL that is to blame; None = no single one.
+    offset_bytes: byte of it, where one is known.
+    """
+
+    def __init__(
+        self,
+        code: PackCode,
+        message: str,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        offset_bytes: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.path = None if path is None else os.fspath(path)
+        place = "" if self.path is None else f"{self.path}: "
+        if self.path is not None and offset_bytes is not None:
+            place = f"{self.path} at byte {offset_bytes}: "
+        super().__init__(f"{place}{message}", hint=hint)
+        self.code = code
+        self.offset_bytes = offset_bytes
+        self.exit_code = code.exit_code
+
+
+def disk_error(error: OSError, path: Path, doing: str) -> PackError:
+    """The failure that an OSError of the shards' disk means.
+
+    doing: such as ``writing``.
+    """
+    reason = error.strerror or str(error)
+    if error.errno in _FULL:
+        return PackError(
+            PackCode.DISK_FULL,
+            f"{reason} while {doing}; finished shards are untouched, the part file stays for the "
+            "next call",
+            path=path,
+            hint=f"df -h {path.parent}",
+        )
+    return PackError(PackCode.IO, f"{reason} while {doing}", path=path, hint="dmesg | tail")
