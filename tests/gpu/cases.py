@@ -1,0 +1,102 @@
+"""The servers of each comparison, as data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.gpu.obstacles import VARIABLE as OBSTACLES
+from tests.gpu.place import Place
+from tests.gpu.servers import Case
+
+_COMMON = (
+    "--disable-flashinfer-autotune",
+    "--sampling-backend",
+    "pytorch",
+    "--mem-fraction-static",
+    "0.2",
+    "--max-total-tokens",
+    "8192",
+    "--watchdog-timeout",
+    "3000",
+    "--decode-log-interval",
+    "8",
+)
+_NO_PREFILL_GRAPHS = ("--cuda-graph-backend-prefill", "disabled", "--cuda-graph-bs-decode")
+ENGRAM_ARGUMENTS = (*_COMMON, "--attention-backend", "triton", "--max-running-requests", "8")
+ENGRAM_EAGER = (*ENGRAM_ARGUMENTS, "--disable-cuda-graph")
+ENGRAM_GRAPHS = (*ENGRAM_ARGUMENTS, *_NO_PREFILL_GRAPHS, "1", "2", "4", "8")
+ENGRAM_ENVIRONMENT = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "sparkserve.sim.demo_model"}
+V41_GRAPHS = (
+    *_COMMON,
+    "--fp8-gemm-backend",
+    "triton",
+    "--context-length",
+    "8192",
+    "--max-running-requests",
+    "4",
+    "--chunked-prefill-size",
+    "2048",
+    "--disable-shared-experts-fusion",
+    *_NO_PREFILL_GRAPHS,
+    "1",
+    "2",
+    "4",
+)
+V41_ENVIRONMENT = {
+    OBSTACLES: "1",
+    "SGLANG_DSV4_FP4_DEQUANT": "1",
+    "SGLANG_OPT_USE_TILELANG_MHC_PRE": "0",
+    "SGLANG_OPT_USE_TILELANG_MHC_POST": "0",
+}
+ROWS = {"engram_rows": {}}
+PREFETCH = {"engram_rows": {}, "engram_prefetch": {}}
+PREFETCH_CHECKED = {"engram_rows": {}, "engram_prefetch": {"check": True}}
+
+
+def engram_checkpoint(place: Place) -> Path:
+    return place.models / "checkpoints" / "tiny-engram-cuda"
+
+
+def engram_rows(place: Place) -> Path:
+    return place.models / "engram" / "tiny-engram-cuda"
+
+
+def v41_checkpoint(place: Place) -> Path:
+    return place.models / "checkpoints" / "tiny-v41"
+
+
+def v41_rows(place: Place) -> Path:
+    return place.models / "engram" / "tiny-v41"
+
+
+def tiny_engram(place: Place) -> tuple[Case, ...]:
+    """The small Llama; the first case is the reference of all others."""
+    model, rows, env = engram_checkpoint(place), engram_rows(place), ENGRAM_ENVIRONMENT
+    return (
+        Case("engram-memory-graphs", model, ENGRAM_GRAPHS, env),
+        Case("engram-memory-eager", model, ENGRAM_EAGER, env),
+        Case("engram-rows-eager", model, ENGRAM_EAGER, env, rows, ROWS),
+        Case("engram-rows-graphs", model, ENGRAM_GRAPHS, env, rows, ROWS),
+        Case("engram-prefetch-graphs", model, ENGRAM_GRAPHS, env, rows, PREFETCH),
+        Case("engram-prefetch-checked", model, ENGRAM_GRAPHS, env, rows, PREFETCH_CHECKED),
+    )
+
+
+def tiny_v41(place: Place) -> tuple[Case, ...]:
+    """DeepSeek-V4.1; the first case is the reference, the second shows that it repeats."""
+    model, rows, env = v41_checkpoint(place), v41_rows(place), V41_ENVIRONMENT
+    return (
+        Case("v41-memory-graphs", model, V41_GRAPHS, env),
+        Case("v41-memory-again", model, V41_GRAPHS, env),
+        Case("v41-prefetch-graphs", model, V41_GRAPHS, env, rows, PREFETCH),
+    )
+
+
+def with_rows(case: Case, name: str, engram_dir: Path) -> Case:
+    """The same server over other shards."""
+    return Case(name, case.checkpoint, case.arguments, case.environment, engram_dir, PREFETCH)
+
+
+def in_memory(cases: tuple[Case, ...]) -> tuple[Case, ...]:
+    """Those that need no adapter."""
+    return tuple(case for case in cases if not case.adapters)
