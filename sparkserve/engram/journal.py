@@ -100,13 +100,6 @@ class Digests:
         self.checksums.append(checksum(chunk))
         self._whole.update(chunk)
 
-    def copy(self) -> Digests:
-        """The same state, to go on from in another direction."""
-        twin = Digests()
-        twin.checksums = list(self.checksums)
-        twin._whole = self._whole.copy()
-        return twin
-
     @property
     def sha256(self) -> str:
         """Of all that was taken."""

@@ -183,7 +183,10 @@ class PackRun:
                     found, self._reader = compare_all(
                         each.stored, table, self.folder, self.reporter
                     )
-                    compare_checksums(each.stored, found, each.checksums, each.sha256)
+                    span_bytes = each.stored.chunks.chunk_bytes
+                    compare_checksums(
+                        each.stored.path, found, each.checksums, each.sha256, span_bytes
+                    )
                     each.compared_rows = each.task.shard.header.rows_in_file
                     each.checksums_seen = True
                 else:

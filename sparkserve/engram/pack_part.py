@@ -12,9 +12,16 @@ from typing import NamedTuple
 
 from sparkserve.engram.chunks import Chunk, ShardChunks
 from sparkserve.engram.direct_file import DirectFile, EndOfFileError, round_up
-from sparkserve.engram.journal import Digests, Journal, journal_path, part_path, write_journal
+from sparkserve.engram.journal import (
+    Digests,
+    Journal,
+    checksum,
+    journal_path,
+    part_path,
+    write_journal,
+)
 from sparkserve.engram.pack_error import disk_error
-from sparkserve.engram.pipeline import made_chunks, pool, stored_chunks
+from sparkserve.engram.pipeline import ByteSpan, made_chunks, pool, stored_chunks
 from sparkserve.engram.reporter import Reporter
 from sparkserve.engram.source import Folder, TableSource
 from sparkserve.files import sync_folder
@@ -50,17 +57,17 @@ def trusted(task: PartTask, reporter: Reporter) -> Digests:
         PackError: the disk gave an error, or the job shall stop.
     """
     digests = Digests()
-    listed = task.journal.checksums[: task.chunks.count]
-    if not listed:
+    if not task.journal.checksums:
         return digests
+    span, chunk_bytes = ByteSpan(0, listed_bytes(task)), task.chunks.chunk_bytes
     try:
         with DirectFile(task.part) as file:
-            for chunk, data in stored_chunks(task.chunks, file, range(len(listed)), reporter):
-                ahead = digests.copy()
+            listed = iter(task.journal.checksums)
+            for data in stored_chunks(file, span, chunk_bytes, reporter):
+                if checksum(data) != next(listed):
+                    break
                 digests.add(data)
-                if digests.checksums[-1] != listed[chunk.number]:
-                    return ahead
-                reporter.step(task.table.layer, chunk.bytes)
+                reporter.step(task.table.layer, len(data))
     except (EndOfFileError, FileNotFoundError):
         # A part file that is shorter than its journal says is trusted as far as it goes.
         return digests

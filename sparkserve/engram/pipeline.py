@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from sparkserve.engram.chunks import Chunk, ShardChunks
-from sparkserve.engram.direct_file import Arena, DirectFile
+from sparkserve.engram.direct_file import MAX_ALIGN_BYTES, Arena, DirectFile
 from sparkserve.engram.reporter import Reporter
 from sparkserve.engram.source import Folder, TableSource
 
@@ -25,6 +25,13 @@ class Made(NamedTuple):
     rows: memoryview
     """All rows that touch it, whole."""
     arena: Arena
+
+
+class ByteSpan(NamedTuple):
+    """Bytes ``start <= byte < end`` of a file."""
+
+    start: int
+    end: int
 
 
 @contextmanager
@@ -65,22 +72,25 @@ def made_chunks(
 
 
 def stored_chunks(
-    chunks: ShardChunks, file: DirectFile, numbers: range, reporter: Reporter
-) -> Iterator[tuple[Chunk, memoryview]]:
-    """The chunks as they lie in a file.
+    file: DirectFile, span: ByteSpan, chunk_bytes: int, reporter: Reporter
+) -> Iterator[memoryview]:
+    """A file's bytes from ``start`` up to ``end`` in chunks, each valid until the next one.
+
+    span: its start is a multiple of the chunk's size.
 
     Raises:
         OSError: the disk gave an error, or the file is too short (EndOfFileError).
         PackError: the job shall stop.
     """
-    arenas = [chunks.file_arena() for _ in range(2)]
+    arenas = [Arena(chunk_bytes + 2 * MAX_ALIGN_BYTES) for _ in range(2)]
 
-    def read(number: int) -> tuple[Chunk, memoryview]:
-        chunk, arena = chunks.chunk(number), arenas[number % len(arenas)]
+    def read(number: int) -> memoryview:
+        arena = arenas[number % len(arenas)]
         arena.reset()
-        return chunk, file.read(chunk.start, chunk.bytes, arena)
+        start = span.start + number * chunk_bytes
+        return file.read(start, min(chunk_bytes, span.end - start), arena)
 
-    yield from _ahead(read, numbers, 1, reporter)
+    yield from _ahead(read, range(-(-(span.end - span.start) // chunk_bytes)), 1, reporter)
 
 
 def _ahead(

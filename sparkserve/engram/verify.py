@@ -18,12 +18,13 @@ from sparkserve.engram.chunks import Chunk, ShardChunks
 from sparkserve.engram.direct_file import MAX_ALIGN_BYTES, Arena, DirectFile, EndOfFileError
 from sparkserve.engram.journal import Bytes, Digests
 from sparkserve.engram.pack_error import PackError, disk_error
-from sparkserve.engram.pipeline import made_chunks, pool, stored_chunks
+from sparkserve.engram.pipeline import ByteSpan, made_chunks, pool, stored_chunks
 from sparkserve.engram.reporter import Reporter
 from sparkserve.engram.rows import open_rows
 from sparkserve.engram.shard import HEADER_BYTES, ShardIdentity
 from sparkserve.engram.source import Folder, TableSource
 from sparkserve.errors import ShardError
+from sparkserve.model.engram_manifest import ManifestLayer
 from sparkserve.model.pack import PackCode
 
 if TYPE_CHECKING:
@@ -119,56 +120,54 @@ def compare_all(
     return digests, engine
 
 
-def checksum_all(stored: StoredShard, reporter: Reporter) -> Digests:
-    """Digests of the file as it lies on the disk.
+def checksum_all(path: Path, listed: ManifestLayer, reporter: Reporter) -> Digests:
+    """Digests of a shard as it lies on the disk.
 
     Raises:
-        PackError: it cannot be read.
+        PackError: it cannot be read, or is too short.
     """
     digests = Digests()
+    span = ByteSpan(0, listed.bytes)
     try:
-        with DirectFile(stored.path) as file:
-            numbers = range(stored.chunks.count)
-            for chunk, data in stored_chunks(stored.chunks, file, numbers, reporter):
+        with DirectFile(path) as file:
+            for data in stored_chunks(file, span, listed.checksum_span_bytes, reporter):
                 digests.add(data)
-                reporter.step(stored.layer, chunk.bytes)
+                reporter.step(listed.layer, len(data))
     except EndOfFileError as error:
         raise PackError(
             PackCode.SHORT_SHARD,
             "the file ends here",
-            path=stored.path,
+            path=path,
             offset_bytes=error.offset_bytes,
             hint=_HINT,
         ) from error
     except OSError as error:
-        raise disk_error(error, stored.path, "reading") from error
+        raise disk_error(error, path, "reading") from error
     return digests
 
 
 def compare_checksums(
-    stored: StoredShard, found: Digests, checksums: Sequence[str], sha256: str
+    path: Path, found: Digests, listed: Sequence[str], sha256: str, span_bytes: int
 ) -> None:
-    """Compare a file's digests with those of the manifest.
+    """Compare a file's digests with those that were noted when it was packed.
+
+    span_bytes: what one checksum covers.
 
     Raises:
         PackError: they differ; names the first chunk.
     """
-    for number, (seen, wanted) in enumerate(zip(found.checksums, checksums, strict=True)):
+    for number, (seen, wanted) in enumerate(zip(found.checksums, listed, strict=True)):
         if seen != wanted:
-            chunk = stored.chunks.chunk(number)
             raise PackError(
                 PackCode.VERIFY,
-                f"checksum {seen} over {chunk.bytes} bytes from here, the manifest says {wanted}",
-                path=stored.path,
-                offset_bytes=chunk.start,
+                f"checksum {seen} over at most {span_bytes} bytes from here, expected {wanted}",
+                path=path,
+                offset_bytes=number * span_bytes,
                 hint=_HINT,
             )
     if found.sha256 != sha256:
         raise PackError(
-            PackCode.VERIFY,
-            f"sha256 {found.sha256}, the manifest says {sha256}",
-            path=stored.path,
-            hint=_HINT,
+            PackCode.VERIFY, f"sha256 {found.sha256}, expected {sha256}", path=path, hint=_HINT
         )
 
 

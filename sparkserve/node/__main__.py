@@ -31,6 +31,12 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--new", action="store_true", help="only lines from now on")
         if name == "stop":
             command.add_argument("--now", action="store_true", help="do not drain requests")
+    for name, text in (
+        ("pack", "pack a rank's Engram rows as a job file says; events as NDJSON"),
+        ("verify-engram", "judge a rank's packed Engram rows; events as NDJSON"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--job", type=Path, required=True)
     command = commands.add_parser("runs", help="list the runs of a root as JSON")
     command.add_argument("--root", type=Path, required=True)
     return parser
@@ -62,6 +68,11 @@ def _run(options: argparse.Namespace) -> None:
             from sparkserve.node import follow
 
             follow.run(options.run_dir, new_only=options.new)
+        case "pack" | "verify-engram":
+            from sparkserve.node import pack
+
+            work = pack.pack if options.command == "pack" else pack.verify
+            raise SystemExit(work(options.job))
         case _:
             from sparkserve.node import control
 
