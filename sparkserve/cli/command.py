@@ -12,11 +12,11 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sparkserve.cli.errors import reporting
-from sparkserve.cli.options import HOW, WHAT, WHERE, OptionGroup, OutputOptions
+from sparkserve.cli.options import HERE, HOW, WHAT, WHERE, OptionGroup, OutputOptions
 from sparkserve.report.console import Console
 
 Function = Callable[..., int | None]
-_PANELS = ("Arguments", "Options", WHAT, WHERE, HOW)
+_PANELS = ("Arguments", "Options", WHAT, WHERE, HERE, HOW)
 # Typer's own name for it differs between versions; this is its base class in all of them.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 _NAMES_WIDTH = 30

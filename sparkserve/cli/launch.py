@@ -11,7 +11,7 @@ from sparkserve.cli import interrupts
 from sparkserve.cli.command import command
 from sparkserve.cli.doors import open_doors, this_python
 from sparkserve.cli.options import OptionGroup, TargetOptions, TuningOptions
-from sparkserve.report.console import Answer, Console
+from sparkserve.report.console import Console
 
 if TYPE_CHECKING:
     from sparkserve.model.event import Event, Observer
@@ -89,20 +89,22 @@ class _Farewell:
 
 
 def _show_plan(console: Console, doors: Doors, result: LaunchResult) -> None:
+    from sparkserve.report.launch_view import finish
     from sparkserve.report.plan_view import dry_run_answer
 
     answer = dry_run_answer(result.plan, result.specs, verbosity=console.settings.verbosity)
-    _finish(console, doors, answer, None)
+    finish(console, doors.now(), answer)
 
 
 def _show_serving(console: Console, doors: Doors, result: LaunchResult) -> None:
-    from sparkserve.report.launch_view import exposure_warning, served_answer
+    from sparkserve.report.launch_view import exposure_warning, finish, served_answer
 
     record = result.record
     if record is None:
         return
     status = _status(doors, record.run_id)
-    _finish(console, doors, served_answer(record, status, width=console.width), record.run_id)
+    answer = served_answer(record, status, width=console.width)
+    finish(console, doors.now(), answer, record.run_id)
     warning = exposure_warning(record)
     if warning is not None:
         console.warn(warning)
@@ -119,12 +121,3 @@ def _status(doors: Doors, run_id: str) -> RunStatus | None:
     except SparkserveError:
         # The launch itself went well, and `sparkserve status` will tell what is wrong now.
         return None
-
-
-def _finish(console: Console, doors: Doors, answer: Answer, run_id: str | None) -> None:
-    if console.mode == "json":
-        from sparkserve.report.launch_view import result_event
-
-        console.record(result_event(doors.now(), run_id, dict(answer.data)).model_dump_json())
-    else:
-        console.answer(answer)

@@ -7,13 +7,26 @@ from typing import Annotated
 import typer
 
 from sparkserve import __version__
-from sparkserve.cli import chat, cluster, completion, launch, logs, profile, status, stop, version
+from sparkserve.cli import (
+    chat,
+    cluster,
+    completion,
+    launch,
+    logs,
+    pack,
+    profile,
+    status,
+    stop,
+    verify,
+    version,
+)
 from sparkserve.cli.command import HelpOpt, group, print_help
 
 _PROGRAM = "sparkserve"
 _EPILOG = """\
 The flow:
   sparkserve cluster init lab --hosts spark1,spark2 --default  who the nodes are
+  sparkserve pack                                              Engram rows to NVMe
   sparkserve launch --dry-run                                  what would happen
   sparkserve launch                                            until it answers
   sparkserve chat 'What is the capital of France?'             talk to it
@@ -47,11 +60,13 @@ def _root(
     print_help(ctx, ctx.invoked_subcommand is None)
 
 
+pack.add_to(app)
 launch.add_to(app)
 status.add_to(app)
 logs.add_to(app)
 chat.add_to(app)
 stop.add_to(app)
+verify.add_to(app)
 app.add_typer(profile.app, name="profile")
 app.add_typer(cluster.app, name="cluster")
 completion.add_to(app)

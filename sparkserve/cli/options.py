@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 WHERE = "Where"
 WHAT = "What"
+HERE = "One rank on this machine"
 HOW = "How it is shown"
 
 ClusterOpt = Annotated[

@@ -44,7 +44,11 @@ if [ -f "$m/config.json" ]; then
   printf 'config '; head -c 1048576 -- "$m/config.json" | tr -d '\\n\\r'; echo
 fi
 i="$m/model.safetensors.index.json"
-[ -f "$i" ] || exit 0
+if [ ! -f "$i" ]; then
+  f="$m/model.safetensors"
+  [ -f "$f" ] && printf 'table %s - model.safetensors\n' "$(stat -Lc %s -- "$f")"
+  exit 0
+fi
 printf 'index_sha256 %s\\n' "$(sum "$i")"
 tr -d '\\n\\r' <"$i" | grep -o '"[^"]*engram[^"]*embed\\.weight" *: *"[^"]*"' |
 sed 's/^"\\([^"]*\\)" *: *"\\([^"]*\\)"$/\\1 \\2/' | while read -r tensor file; do
@@ -83,6 +87,7 @@ class TableFile(Model):
     """One Engram table of a checkpoint and the file that its index names for it."""
 
     tensor: str
+    """``-`` where a single file without an index holds everything."""
     file: str
     size_bytes: int | None
     """None: the file is not there."""
@@ -97,13 +102,20 @@ class SourceFacts(Model):
     config_sha256: str | None = None
     index_sha256: str | None = None
     tables: tuple[TableFile, ...] = ()
-    """Empty where there is no index, or one without Engram tables."""
+    """Empty where the checkpoint has no Engram tables."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether configuration and every table's file are there."""
+        """Whether a configuration that names Engram tables and every table's file are there."""
         sizes = [table.size_bytes for table in self.tables]
-        return self.config is not None and bool(sizes) and None not in sizes
+        return self._names_tables and bool(sizes) and None not in sizes
+
+    @property
+    def _names_tables(self) -> bool:
+        config = self.config or {}
+        inner = config.get("text_config")
+        parts = [config, inner if isinstance(inner, dict) else {}]
+        return any(part.get("engram_layer_ids") for part in parts)
 
 
 def _script_shards(context: Context) -> str:

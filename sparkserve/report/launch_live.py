@@ -6,7 +6,7 @@ import contextlib
 import threading
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sparkserve.model.event import Event
 from sparkserve.report.console import Console
@@ -28,16 +28,30 @@ _STYLES = {
 }  # fmt: skip
 
 
-class LiveLaunch:
-    """An Observer that draws; enter it before the first event and leave it after the last."""
+class Rows(Protocol):
+    """Draws the ranks."""
 
-    def __init__(self, console: Console) -> None:
+    def __call__(self, state: LaunchState, now: datetime, *, width: int, height: int) -> list[Line]:
+        """Lines of the ranks within a screen."""
+
+
+class LiveLaunch:
+    """An Observer that draws; enter it before the first event and leave it after the last.
+
+    state: what the events add up to; None = that of a launch.
+    rows: the lines below the phase, one or more per rank.
+    """
+
+    def __init__(
+        self, console: Console, state: LaunchState | None = None, rows: Rows = rank_lines
+    ) -> None:
         from rich.console import Console as Screen
         from rich.live import Live
 
         self._console = console
         self._lock = threading.RLock()
-        self.state = LaunchState()
+        self.state = state or LaunchState()
+        self._rows = rows
         self._screen = Screen(
             file=console.error_stream,
             force_terminal=True,
@@ -112,7 +126,7 @@ class LiveLaunch:
             frame = _SPINNER[int(now.timestamp() * _FRAMES_PER_S) % len(_SPINNER)]
             took = format_duration(phase.elapsed_s(now))
             head = line(*phase_head(phase, self.state), Span(f" {frame} {took}", "dim"))
-            rows = rank_lines(self.state, now, width=size.width, height=size.height - 2)
+            rows = self._rows(self.state, now, width=size.width, height=size.height - 2)
         return self._text([head, *rows])
 
     def _text(self, lines: list[Line]) -> Text:

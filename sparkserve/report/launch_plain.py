@@ -20,12 +20,15 @@ _EVERY_S = 15.0
 
 
 class PlainLaunch:
-    """An Observer that prints numbered phases and what happens in them."""
+    """An Observer that prints numbered phases and what happens in them.
 
-    def __init__(self, console: Console) -> None:
+    state: what the events add up to; None = that of a launch.
+    """
+
+    def __init__(self, console: Console, state: LaunchState | None = None) -> None:
         self._console = console
         self._lock = threading.RLock()
-        self.state = LaunchState()
+        self.state = state or LaunchState()
         self._open: Phase | None = None
         """The phase whose line has no end yet and is still the last line."""
         self._heard: tuple[datetime, float] | None = None
@@ -57,9 +60,9 @@ class PlainLaunch:
                 self._close(before)
                 self._begin()
             else:
-                self._lines(lasting_lines(event, verbosity=self._console.settings.verbosity))
+                self.lines(lasting_lines(event, verbosity=self._console.settings.verbosity))
             if event.kind == "progress" and event.rank is not None:
-                self._tell_rank(self.state.ranks[event.rank], event.at)
+                self.tell_rank(self.state.ranks[event.rank], event.at)
 
     def _begin(self) -> None:
         phase = self.state.phase
@@ -79,7 +82,8 @@ class PlainLaunch:
         if phase.title == "facts" and self.state.findings:
             self._console.say([summary_line(self.state.findings, indent=INDENT)])
 
-    def _lines(self, lines: list[Line]) -> None:
+    def lines(self, lines: list[Line]) -> None:
+        """Print lines of their own below a phase that is under way."""
         if not lines:
             return
         if self._open is not None:
@@ -87,7 +91,7 @@ class PlainLaunch:
             self._open = None
         self._console.say(lines)
 
-    def _tell_rank(self, rank: Rank, at: datetime) -> None:
+    def tell_rank(self, rank: Rank, at: datetime) -> None:
         """Tell where a rank stands: when its phase changes, and again at times."""
         doing, since = self._told.get(rank.rank, ("", at))
         waited_s = (at - since).total_seconds()
@@ -106,7 +110,7 @@ class PlainLaunch:
         elapsed = format_duration((at - rank.begun_at).total_seconds())
         detail = f"  {told}" if told else ""
         head = f"{' ' * INDENT}rank {rank.rank} {rank.node}: {rank.doing}"
-        self._lines([line(head, Span(f"{detail}  ({elapsed})", "dim"))])
+        self.lines([line(head, Span(f"{detail}  ({elapsed})", "dim"))])
 
 
 def _kind(doing: str) -> str:

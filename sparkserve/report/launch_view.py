@@ -65,6 +65,14 @@ def result_event(at: datetime, run_id: str | None, data: dict[str, Any]) -> Even
     return Event(at=at, kind="result", run_id=run_id, message=message, data=data)
 
 
+def finish(console: Console, at: datetime, answer: Answer, run_id: str | None = None) -> None:
+    """Write a command's result: with NDJSON as the last event, else as the console's mode says."""
+    if console.mode == "json":
+        console.record(result_event(at, run_id, dict(answer.data)).model_dump_json())
+    else:
+        console.answer(answer)
+
+
 def served_answer(record: RunRecord, status: RunStatus | None, *, width: int | None) -> Answer:
     """What a user needs once a run serves: where, what it answered, how to go on.
 

@@ -90,3 +90,13 @@ def test_checkpoint_is_whole_once_every_tables_file_is_there(tmp_path: Path) -> 
     facts = asked(shards.SOURCE, context, home=tmp_path)
     assert facts.is_whole
     assert facts.tables[0].size_bytes == 10
+
+
+def test_single_file_without_an_index_counts_where_the_model_has_tables(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 10)
+    context = Context(root="~", model_path=str(tmp_path))
+    for config, whole in (({"vocab_size": 9}, False), ({"engram_layer_ids": [0]}, True)):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        facts = asked(shards.SOURCE, context, home=tmp_path)
+        assert [(t.file, t.size_bytes) for t in facts.tables] == [("model.safetensors", 10)]
+        assert (facts.is_whole, facts.index_sha256) == (whole, None)

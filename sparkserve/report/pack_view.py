@@ -1,0 +1,175 @@
+"""A pack before it is carried out, and what came of it, rank by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sparkserve.model.finding import Finding
+from sparkserve.model.pack import LayerResult
+from sparkserve.model.pack_result import PackResult, RankOutcome, RankPlan, ShardPlan
+from sparkserve.report.console import Answer
+from sparkserve.report.finding_view import finding_block
+from sparkserve.report.table import Column, table
+from sparkserve.report.text import Line, Span, Style, line, pasted
+from sparkserve.units import format_bytes, format_duration
+
+_PLAN_COLUMNS = (
+    Column("RANK", right=True),
+    Column("NODE"),
+    Column("LAYER", right=True),
+    Column("ROWS"),
+    Column("BYTES", right=True),
+    Column("THERE"),
+)
+_RESULT_COLUMNS = (
+    Column("RANK", right=True),
+    Column("NODE"),
+    Column("OUTCOME"),
+    Column("SHARDS", right=True),
+    Column("SIZE", right=True),
+    Column("WRITTEN", right=True),
+    Column("TIME", right=True),
+    Column("RATE", right=True),
+    Column("COMPARED"),
+)
+_STYLES: dict[str, Style] = {"failed": "bad", "interrupted": "warn"}
+
+
+def plan_answer(result: PackResult, *, width: int | None) -> Answer:
+    """The dry run."""
+    count = len(result.plans)
+    where = f"{count} nodes" if count != 1 else result.plans[0].node
+    lines = [line(Span("plan", "bold"), f" to pack on {where}; nothing was changed"), line()]
+    lines += table(_PLAN_COLUMNS, [row for p in result.plans for row in _plan_rows(p)], width=width)
+    lines += [line(), *_places(result.plans)]
+    lines += _problems(result.outcomes)
+    data = {
+        "ok": result.exit_code == 0,
+        "plan": [
+            plan.model_dump(mode="json") | {"needed_bytes": plan.needed_bytes}
+            for plan in result.plans
+        ],
+        "findings": [_dumped(outcome.finding) for outcome in result.outcomes],
+    }
+    return Answer(lines, data, tuple(_file(p, s) for p in result.plans for s in p.shards or ()))
+
+
+def result_answer(result: PackResult, *, width: int | None) -> Answer:
+    """What came of a pack."""
+    rows = [_result_row(outcome) for outcome in result.outcomes]
+    lines = [*table(_RESULT_COLUMNS, rows, width=width)]
+    lines += _problems(result.outcomes)
+    lines += [line(), *_next_steps(result)]
+    data = {
+        "ok": result.exit_code == 0,
+        "interrupted": result.interrupted,
+        "ranks": [outcome.model_dump(mode="json") for outcome in result.outcomes],
+    }
+    manifests = [outcome.manifest for outcome in result.outcomes if outcome.manifest]
+    return Answer(lines, data, tuple(manifests))
+
+
+def _plan_rows(plan: RankPlan) -> list[list[Span]]:
+    head = [Span(str(plan.rank)), Span(plan.node, "name")]
+    if plan.shards is None:
+        unknown = "not known yet: the node will read config.json"
+        return [[*head, Span(""), Span(unknown), Span(""), Span("")]]
+    return [
+        [
+            *(head if number == 0 else [Span(""), Span("")]),
+            Span(str(shard.layer)),
+            Span(_ranges(shard)),
+            Span(f"{shard.file_bytes:,}"),
+            Span(shard.found),
+        ]
+        for number, shard in enumerate(plan.shards)
+    ]
+
+
+def _ranges(shard: ShardPlan) -> str:
+    if len(shard.ranges) == 1:
+        start, end = shard.ranges[0]
+        return f"{start:,} to {end:,}"
+    return f"{shard.rows:,} in {len(shard.ranges)} columns"
+
+
+def _places(plans: Sequence[RankPlan]) -> list[Line]:
+    """Per node: from where to where, and whether it fits; what is alike on all stands once."""
+    lines = []
+    for label, texts in (
+        ("from", {p.node: f"{p.source} ({p.source_reason})" if p.source else "" for p in plans}),
+        ("to", {p.node: p.out for p in plans}),
+        ("needs", {p.node: _fit(p) for p in plans}),
+    ):
+        known = {node: text for node, text in texts.items() if text}
+        if len(set(known.values())) == 1 and len(known) == len(plans):
+            lines.append(line(Span(f"{label:<7}", "dim"), next(iter(known.values()))))
+            continue
+        for number, (node, text) in enumerate(known.items()):
+            head = Span(f"{label if number == 0 else '':<7}", "dim")
+            lines.append(line(head, Span(f"{node}  ", "name"), text))
+    return lines
+
+
+def _fit(plan: RankPlan) -> str:
+    need = "not known yet" if plan.needed_bytes is None else format_bytes(plan.needed_bytes)
+    free = "unknown" if plan.free_bytes is None else format_bytes(plan.free_bytes)
+    return f"{need} and {format_bytes(plan.reserve_bytes)} in reserve; {free} free"
+
+
+def _file(plan: RankPlan, shard: ShardPlan) -> str:
+    return f"{plan.node}:{plan.out}/{shard.file}"
+
+
+def _result_row(outcome: RankOutcome) -> list[Span]:
+    size_bytes = sum(layer.file_bytes for layer in outcome.layers)
+    rate = outcome.written_bytes / outcome.seconds if outcome.seconds > 0 else 0.0
+    done = outcome.state == "done"
+    return [
+        Span(str(outcome.rank)),
+        Span(outcome.node, "name"),
+        Span(_did(outcome), _STYLES.get(outcome.state, "good")),
+        Span(str(len(outcome.layers)) if done else ""),
+        Span(format_bytes(size_bytes) if done else ""),
+        Span(format_bytes(outcome.written_bytes) if outcome.written_bytes else ""),
+        Span(format_duration(outcome.seconds) if outcome.seconds else ""),
+        Span(f"{format_bytes(rate)}/s" if outcome.written_bytes else ""),
+        Span(_compared(outcome.layers) if done else ""),
+    ]
+
+
+def _did(outcome: RankOutcome) -> str:
+    if outcome.state != "done":
+        return outcome.state
+    actions = list(dict.fromkeys(layer.action for layer in outcome.layers))
+    return ", ".join(actions) or "nothing"
+
+
+def _compared(layers: Sequence[LayerResult]) -> str:
+    """``1,037 rows of 2``, ``all rows``, or what was not done."""
+    how = {layer.against_source for layer in layers}
+    if how == {"full"}:
+        return "every row"
+    if "sample" in how:
+        return f"{sum(layer.compared_rows for layer in layers):,} rows"
+    return "nothing"
+
+
+def _problems(outcomes: Sequence[RankOutcome]) -> list[Line]:
+    findings = [one.finding for one in outcomes if one.finding and one.state != "interrupted"]
+    return [line(), *finding_block(findings)] if findings else []
+
+
+def _next_steps(result: PackResult) -> list[Line]:
+    failed = [outcome for outcome in result.outcomes if outcome.state != "done"]
+    if result.interrupted or failed:
+        nodes = "the others are done; " if len(failed) < len(result.outcomes) else ""
+        return [line(f"{nodes}the same command goes on from what was written")]
+    steps = result.next_commands
+    heads = ["next: ", *["      "] * (len(steps) - 1)]
+    return [pasted(Span(head, "dim"), step) for head, step in zip(heads, steps, strict=True)]
+
+
+def _dumped(finding: Finding | None) -> dict[str, Any] | None:
+    return None if finding is None else finding.model_dump(mode="json")
