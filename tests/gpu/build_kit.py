@@ -78,7 +78,6 @@ NOT_NEEDED = (
     "sglang/multimodal_gen",
     "sglang/test",
     "zstandard/_cffi*",
-    "tvm_ffi/lib/libtvm_ffi_testing.so",
     "flashinfer/data/cutlass/examples",
     "flashinfer/data/cutlass/test",
 )
@@ -90,6 +89,8 @@ MUST_HOLD = (
     "./sgl_kernel/flashmla_ops.abi3.so",
     "./deep_gemm/_C.so",
     "./flashinfer/data/csrc/norm.cu",
+    # tvm_ffi/core is linked against it, test library or not.
+    "./tvm_ffi/lib/libtvm_ffi_testing.so",
     "./pydantic_core/_pydantic_core.cpython-312-x86_64-linux-gnu.so",
 )
 _GLIBC = (39, 35, 34, 31, 28, 27, 24, 17)
