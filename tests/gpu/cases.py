@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.gpu.obstacles import VARIABLE as OBSTACLES
 from tests.gpu.place import Place
@@ -48,9 +50,10 @@ V41_ENVIRONMENT = {
     "SGLANG_OPT_USE_TILELANG_MHC_PRE": "0",
     "SGLANG_OPT_USE_TILELANG_MHC_POST": "0",
 }
-ROWS = {"engram_rows": {}}
-PREFETCH = {"engram_rows": {}, "engram_prefetch": {}}
-PREFETCH_CHECKED = {"engram_rows": {}, "engram_prefetch": {"check": True}}
+Adapters = Mapping[str, Mapping[str, Any]]
+ROWS: Adapters = {"engram_rows": {}}
+PREFETCH: Adapters = {"engram_rows": {}, "engram_prefetch": {}}
+PREFETCH_CHECKED: Adapters = {"engram_rows": {}, "engram_prefetch": {"check": True}}
 
 
 def engram_checkpoint(place: Place) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -200,3 +201,5 @@ def flip_signs(folder: Path, layer: int, row: int) -> None:
         weights = file.read(header.dim)
         file.seek(HEADER_BYTES + row * header.row_bytes)
         file.write(bytes(byte ^ 0x80 for byte in weights))
+        file.flush()
+        os.fsync(file.fileno())

@@ -94,7 +94,7 @@ def unpack(place: Place, kit: Path, cache: Path | None) -> None:
     if cache is not None and cache.is_file():
         jobs.append((cache, place.caches))
     for archive, folder in jobs:
-        command = ["tar", "-C", folder, "-xJf", archive, "--no-same-owner"]
+        command: list[str | Path] = ["tar", "-C", folder, "-xJf", archive, "--no-same-owner"]
         subprocess.run(command, check=True, timeout=120)
 
 
@@ -125,7 +125,7 @@ def build_native(place: Place) -> float:
     """
     began = time.monotonic()
     build = place.work / "native-build"
-    steps = (
+    steps: tuple[list[str | Path], ...] = (
         ["cmake", "-S", REPOSITORY / "native", "-B", build, "-DCMAKE_BUILD_TYPE=Release"],
         ["cmake", "--build", build, "--parallel", "8", "--target", "sparkserve_native"],
     )
@@ -177,6 +177,14 @@ def pack_caches(place: Place) -> Path:
 def pack_logs(place: Place) -> Path:
     """The folders of all servers, without their rows."""
     archive = place.out / "logs.tar.xz"
-    command = ["tar", "-C", place.work, "--exclude=*.bin", "-cJf", archive, "runs"]
+    command: list[str | Path] = [
+        "tar",
+        "-C",
+        place.work,
+        "--exclude=*.bin",
+        "-cJf",
+        archive,
+        "runs",
+    ]
     subprocess.run(command, check=True, timeout=60)
     return archive

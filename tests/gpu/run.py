@@ -9,7 +9,6 @@ the compile caches. Exit code 0 = every expectation holds, 1 = one does not or w
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import shutil
 import sys
@@ -150,13 +149,12 @@ def _make(run: Run, *words: str | Path) -> None:
 def script(run: Run, name: str, limit_s: float) -> None:
     """Run a stage's script; every line of JSON it prints is a record or a verdict."""
     words = ("-m", f"tests.gpu.{name.replace('-', '_')}")
-    done = None
-    with contextlib.suppress(places.TimeoutExpired):
+    try:
         done = places.python(run.place, *words, timeout_s=run.left_s(limit_s))
-    if done is None:
-        run.results.missing(name, "comes to its end", f"killed after {limit_s} s")
-        return
-    for line in done.stdout.splitlines():
+        said, why = done.stdout, "" if done.returncode == 0 else done.stdout[-2500:]
+    except places.TimeoutExpired as error:
+        said, why = (error.stdout or b"").decode(), f"killed after {error.timeout:.0f} s"
+    for line in said.splitlines():
         if not line.startswith("{"):
             continue
         found = json.loads(line)
@@ -165,8 +163,8 @@ def script(run: Run, name: str, limit_s: float) -> None:
             run.results.expect(name, found["says"], holds=found["holds"], detail=detail)
         else:
             run.results.note(name, "measured", **found)
-    if done.returncode != 0:
-        run.results.missing(name, "comes to its end", done.stdout[-2500:])
+    if why:
+        run.results.missing(name, "comes to its end", why)
 
 
 def warm(run: Run) -> None:

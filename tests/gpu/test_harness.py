@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sparkserve.engram.ownership import Layout
 from tests.gpu import tiny_v41
 from tests.gpu.build_kit import KERNEL_WHEEL, WHEELS
 from tests.gpu.cases import ENGRAM_GRAPHS
@@ -146,6 +147,30 @@ def test_the_row_to_corrupt_is_read_at_one_decode_step_alone(tmp_path: Path) -> 
     ]
     start = 4096 + row * config.row_bytes
     assert changed == list(range(start, start + 64))
+
+
+@pytest.mark.parametrize(("layout", "rank", "tp"), [("columns", 0, 1), ("strided", 1, 4)])
+def test_the_reference_gather_agrees_with_the_lookup_on_the_cpu(
+    tmp_path: Path, layout: Layout, rank: int, tp: int
+) -> None:
+    """So that on a GPU a difference points to the lookup there."""
+    import torch
+
+    from sparkserve.adapters.engram_rows.lookup import CpuLookup
+    from tests.gpu.table import DIM, Reference, Table, open_layer
+
+    table = Table.random(50, 1)
+    identity = table.identity(layout, rank, tp)
+    layer = open_layer(table.write(tmp_path, identity), identity, "pread")
+    ids = table.ids(40, 2)
+    rows = CpuLookup(layer, DIM).now(ids)
+    reference = Reference(table, identity, "cpu")
+    assert int(reference.differing(rows, ids)) == 0
+    assert rows.isfinite().all()
+    assert int((rows != 0).any(-1).sum()) == ids.numel() // tp
+    rows.view(torch.int16)[3, 5 if tp == 4 else 0, 7] ^= 1
+    assert int(reference.differing(rows, ids)) == 1
+    layer.store.close()
 
 
 def test_every_carried_package_is_pinned() -> None:
