@@ -89,15 +89,15 @@ def test_our_embedding_has_all_that_both_releases_read_from_theirs(wheel):
     wanted = reads(class_of(folder, "Engram"), "self.embed")
     for name in methods.keys() - replaced:
         wanted |= reads(methods[name], "self")
-    source = Path(sparkserve.__file__).parent / "adapters/engram_rows/install.py"
-    (factory,) = (
+    source = Path(sparkserve.__file__).parent / "adapters/engram_rows/embedding.py"
+    (rows,) = (
         n
         for n in ast.parse(source.read_text()).body
-        if isinstance(n, ast.FunctionDef) and n.name == "embedding_class"
+        if isinstance(n, ast.ClassDef) and n.name == "ShardRows"
     )
     ours = {
         each.attr
-        for each in ast.walk(factory)
+        for each in ast.walk(rows)
         if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)
     }
     assert wanted - methods.keys() - host_table_only <= ours

@@ -1,5 +1,6 @@
 """The plugin inside a (fake) engine process: installs, or ends the process with 78."""
 
+import json
 import os
 import subprocess
 import sys
@@ -18,10 +19,21 @@ from sparkserve.model.engine_spec import (
 
 FAKE = Path(__file__).parent / "fake_engine"
 ROWS = 7
+CONFIG = {
+    "engram_layer_ids": [0],
+    "engram_num_embeddings": [ROWS],
+    "engram_max_ngram_size": 2,
+    "engram_n_heads": 1,
+    "engram_head_dim": 64,
+    "engram_vocab_size": ROWS,
+    "engram_pad_token_id": 0,
+    "engram_compressed_vocab_size": 5,
+}
 
 
 @pytest.fixture
 def spec(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     shard = tmp_path / "rows" / "engram-l0-r0of1.bin"
     shard.parent.mkdir()
     write_shard(shard, ShardHeader(0, 0, ROWS, ROWS, 66), [bytes(66 * ROWS)])
@@ -34,7 +46,7 @@ def spec(tmp_path):
         world_size=1,
         run_dir=str(tmp_path),
         root=str(tmp_path),
-        argv=("python",),
+        argv=("python", "--model-path", str(tmp_path)),
         env={},
         port=1,
         engram=EngramSpec(directory=str(shard.parent)),
@@ -155,12 +167,24 @@ def test_a_truncated_shard_refuses_with_path_and_byte(spec):
     assert f"FATAL engram_rows {shard} at byte 4196: file ends here" in fatal_lines(result)[0]
 
 
-def test_a_shard_of_another_table_refuses_when_the_model_asks_for_it(spec):
+def test_a_shard_of_another_table_refuses_before_the_model_loads(spec):
     shard = Path(spec.engram.directory) / "engram-l0-r0of1.bin"
     write_shard(shard, ShardHeader(0, 0, 8, 8, 66), [bytes(66 * 8)])
     result = run_engine(spec, FAKE_ACCEPT="1")
     assert result.returncode == 78
-    assert f"{shard} belongs to another table: 8 rows" in fatal_lines(result)[0]
+    assert f"{shard} at byte 24: row_end is 8, but" in fatal_lines(result)[0]
+    (report,) = reports(spec)
+    assert (report.role, report.status) == ("main", "refused")
+
+
+def test_an_engine_with_another_table_than_its_config_is_refused_when_it_asks(spec):
+    config = CONFIG | {"engram_vocab_size": 11, "engram_num_embeddings": [11]}
+    (Path(spec.root) / "config.json").write_text(json.dumps(config))
+    shard = Path(spec.engram.directory) / "engram-l0-r0of1.bin"
+    write_shard(shard, ShardHeader(0, 0, 11, 11, 66), [bytes(66 * 11)])
+    result = run_engine(spec, FAKE_ACCEPT="1")
+    assert result.returncode == 78
+    assert "table of layer 0 has 7 rows of 64, config.json says 11" in fatal_lines(result)[0]
     (report,) = reports(spec)
     assert (report.role, report.status) == ("scheduler", "refused")
 

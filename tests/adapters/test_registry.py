@@ -42,12 +42,17 @@ def test_every_folder_is_an_adapter_and_every_adapter_a_folder():
         assert loaded.name == name
         assert loaded.targets, f"{name} changes nothing"
         assert (folder / name / "install.py").is_file()
-        assert not {*loaded.after, *loaded.conflicts} - folders
+        assert not {*loaded.after, *loaded.needs, *loaded.conflicts} - folders
 
 
 def test_settings_come_back_whole_and_typed():
-    (spec,) = registry.validate({"engram_rows": {}})
-    assert (spec.name, spec.settings) == ("engram_rows", {"stats_interval_s": 1.0})
+    (spec,) = registry.validate({"engram_prefetch": {}, "engram_rows": {}})[1:]
+    assert (spec.name, spec.settings) == ("engram_prefetch", {"check": False})
+
+
+def test_an_adapter_without_the_one_it_needs_is_refused():
+    with pytest.raises(ConfigError, match=r"adapters\.engram_prefetch needs adapters\.engram_rows"):
+        registry.validate({"engram_prefetch": {}})
 
 
 def test_an_unknown_adapter_is_answered_with_the_nearest_and_the_list():

@@ -35,89 +35,102 @@ class Table:
     """None: SGLang 0.5.21 names none."""
 
 
-def embedding_class(base: type, shards: RankShards, manifest_digest: str | None) -> type:
-    """A subclass of the engine's EngramEmbedding whose rows lie in this rank's shards.
+@dataclass(frozen=True)
+class Service:
+    """What all layers of one process have in common."""
 
-    manifest_digest: of the manifest that describes the shards; None = there is none.
+    shards: RankShards
+    stats: StatsFile
+    manifest_sha256: str | None
+    """Digest of the manifest that describes the shards; None = there is none."""
+
+
+def embedding_class(base: type, shards: RankShards, manifest_sha256: str | None) -> type:
+    """A subclass of the engine's EngramEmbedding whose rows lie in this rank's shards."""
+    stats = StatsFile(shards.spec.run_dir, shards.spec.rank, shards.settings.stats_interval_s)
+    service = Service(shards, stats, manifest_sha256)
+    return type("ShardEngramEmbedding", (ShardRows, base), {"service": service})
+
+
+class ShardRows:
+    """What differs from the engine's EngramEmbedding, to be put before it.
 
     Only construction, loading and ``_owned_rows`` differ: zero rows for what other ranks own,
     the sum over ranks and every parallel path around the lookup stay the engine's own.
     """
-    spec, settings = shards.spec, shards.settings
-    stats = StatsFile(spec.run_dir, spec.rank, settings.stats_interval_s)
 
-    class ShardEngramEmbedding(base):  # type: ignore[misc]
-        def __init__(
-            self,
-            num_embeddings: int,
-            dim: int,
-            layer_id: int,
-            column_bounds: tuple[int, ...] | None = None,
-        ) -> None:
-            # Not the engine's own constructor: it would allocate the whole share in memory.
-            torch.nn.Module.__init__(self)
-            table = Table(layer_id, num_embeddings, dim, column_bounds)
-            self.tp_size = _check_place(shards)
-            _check_table(shards, table)
-            self._layer = shards.open(layer_id)
-            ranges = self._layer.identity.ranges
-            self.row_start = ranges[0].start if ranges else 0
-            self.rows = sum(each.rows for each in ranges)
-            self.dim = dim
-            self.peer = None
-            self.host_table = None
-            self.staged_by_scheduler = False
-            self._sort_host_reads = False
-            self._lookups: dict[torch.device, RowLookup] = {}
-            self._forward_batch: Any = None
-            self.ahead: Ahead | None = None
-            self.weight = _placeholder((num_embeddings, dim), torch.float8_e4m3fn)
-            self.scale = _placeholder(
-                (num_embeddings, dim // WEIGHTS_PER_SCALE), torch.float8_e8m0fnu
-            )
-            stats.add(self.figures)
+    service: Service
 
-        def finish_load(self, label: str) -> None:
-            """Nothing was loaded into memory; say what will be served."""
-            line = json.dumps(_ready(self._layer, spec.rank, manifest_digest))
-            logger.info("sparkserve: ENGRAM_ROWS_READY %s", line)
+    def __init__(
+        self,
+        num_embeddings: int,
+        dim: int,
+        layer_id: int,
+        column_bounds: tuple[int, ...] | None = None,
+    ) -> None:
+        # Not the engine's own constructor: it would allocate the whole share in memory.
+        torch.nn.Module.__init__(self)
+        shards = self.service.shards
+        self.tp_size = _check_place(shards)
+        _check_table(shards, Table(layer_id, num_embeddings, dim, column_bounds))
+        self._layer = shards.open(layer_id)
+        ranges = self._layer.identity.ranges
+        self.row_start = ranges[0].start if ranges else 0
+        self.rows = sum(each.rows for each in ranges)
+        self.dim = dim
+        self.peer = None
+        self.host_table = None
+        self.staged_by_scheduler = False
+        self._sort_host_reads = False
+        self._lookups: dict[torch.device, RowLookup] = {}
+        self._forward_batch: Any = None
+        self.ahead: Ahead | None = None
+        """Where rows are fetched before they are needed."""
+        self.weight = _placeholder((num_embeddings, dim), torch.float8_e4m3fn)
+        scales = dim // WEIGHTS_PER_SCALE
+        self.scale = _placeholder((num_embeddings, scales), torch.float8_e8m0fnu)
+        self.service.stats.add(self.figures)
 
-        def figures(self) -> dict[str, Any]:
-            """What the statistics file says about this layer."""
-            figures = store_figures(self._layer.identity.layer, self._layer.store.stats())
-            return figures | (self.ahead.counters() if self.ahead else {})
+    def finish_load(self, label: str) -> None:
+        """Nothing was loaded into memory; say what will be served."""
+        line = json.dumps(_ready(self._layer, self.service.manifest_sha256))
+        logger.info("sparkserve: ENGRAM_ROWS_READY %s", line)
 
-        def lookup(self, device: torch.device) -> RowLookup:
-            """How rows reach a device."""
-            found = self._lookups.get(device)
-            if found is None:
-                if device.type == "cuda":
-                    found = CudaLookup(self._layer, self.dim, settings, device)
-                else:
-                    found = CpuLookup(self._layer, self.dim)
-                self._lookups[device] = found
-            return found
+    def figures(self) -> dict[str, Any]:
+        """What the statistics file says about this layer."""
+        figures = store_figures(self._layer.identity.layer, self._layer.store.stats())
+        return figures | (self.ahead.counters() if self.ahead else {})
 
-        def forward(
-            self, indices: torch.Tensor, forward_batch: Any = None, **named: Any
-        ) -> torch.Tensor:
-            # _owned_rows is not told which forward it belongs to, and rows that were asked for
-            # ahead belong to exactly one.
-            self._forward_batch = forward_batch
-            try:
-                rows: torch.Tensor = super().forward(indices, forward_batch, **named)
+    def lookup(self, device: torch.device) -> RowLookup:
+        """How rows reach a device."""
+        found = self._lookups.get(device)
+        if found is None:
+            if device.type == "cuda":
+                found = CudaLookup(self._layer, self.dim, self.service.shards.settings, device)
+            else:
+                found = CpuLookup(self._layer, self.dim)
+            self._lookups[device] = found
+        return found
+
+    def forward(
+        self, indices: torch.Tensor, forward_batch: Any = None, **named: Any
+    ) -> torch.Tensor:
+        """The engine's own."""
+        # _owned_rows is not told which forward it serves, and rows that were asked for ahead
+        # belong to exactly one.
+        self._forward_batch = forward_batch
+        try:
+            rows: torch.Tensor = super().forward(indices, forward_batch, **named)  # type: ignore[misc]
+            return rows
+        finally:
+            self._forward_batch = None
+
+    def _owned_rows(self, indices: torch.Tensor) -> torch.Tensor:
+        if self.ahead is not None and self._forward_batch is not None:
+            rows = self.ahead.take(indices, self._forward_batch)
+            if rows is not None:
                 return rows
-            finally:
-                self._forward_batch = None
-
-        def _owned_rows(self, indices: torch.Tensor) -> torch.Tensor:
-            if self.ahead is not None and self._forward_batch is not None:
-                rows = self.ahead.take(indices, self._forward_batch)
-                if rows is not None:
-                    return rows
-            return self.lookup(indices.device).now(indices)
-
-    return ShardEngramEmbedding
+        return self.lookup(indices.device).now(indices)
 
 
 def _check_place(shards: RankShards) -> int:
@@ -158,18 +171,18 @@ def _check_table(shards: RankShards, table: Table) -> None:
         )
 
 
-def _ready(layer: OpenLayer, rank: int, manifest_digest: str | None) -> dict[str, Any]:
+def _ready(layer: OpenLayer, manifest_sha256: str | None) -> dict[str, Any]:
     identity, stats = layer.identity, layer.store.stats()
     return {
         "layer": identity.layer,
-        "rank": rank,
+        "rank": identity.rank,
         "tp": identity.tp,
         "layout": identity.layout,
         "packed": True,
         "rows": [list(span) for span in identity.ranges],
         "total_rows": identity.total_rows,
         "file": layer.store.file.path,
-        "manifest_sha256": manifest_digest,
+        "manifest_sha256": manifest_sha256,
         "engine": stats.engine,
         "engine_reason": stats.engine_reason,
         "direct_io": stats.direct_io,

@@ -34,5 +34,5 @@ def install(spec: EngineSpec, settings: Settings) -> tuple[Patch, ...]:
     manifest = shards.check()
     if manifest is None:
         warn_without_manifest(shards)
-    known = None if manifest is None else digest(manifest)
-    return (Patch(EMBEDDING, embedding_class(engram.EngramEmbedding, shards, known)),)
+    sha256 = None if manifest is None else digest(manifest)
+    return (Patch(EMBEDDING, embedding_class(engram.EngramEmbedding, shards, sha256)),)
