@@ -168,6 +168,7 @@ def _file(layer: ManifestLayer, found: FoundFile | None) -> Iterator[Difference]
         yield Difference(
             short, layer.packed_file, f"{layer.bytes} bytes", f"{found.size_bytes} bytes"
         )
+        return
     # Compressing file systems allocate less than the size, and the manifest knows how much.
     needed = min(layer.bytes, layer.allocated_bytes)
     if found.allocated_bytes < needed:

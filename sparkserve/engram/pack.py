@@ -24,7 +24,7 @@ from sparkserve.engram.manifest import (
 )
 from sparkserve.engram.pack_error import PackError, disk_error
 from sparkserve.engram.pack_lock import lock_path, pack_lock
-from sparkserve.engram.pack_part import drop_part, listed_bytes, pack_part, trusted
+from sparkserve.engram.pack_part import drop_part, listed_bytes, pack_part, sweep, trusted
 from sparkserve.engram.pack_plan import LayerTask, Planner, check_space, wanted_shards
 from sparkserve.engram.reporter import Reporter
 from sparkserve.engram.source import Checkpoint, Folder, TableSource
@@ -236,6 +236,7 @@ class PackRun:
                 sync_folder(self.out)
             if manifest != existing:
                 write_manifest(self.out, manifest)
+            sweep(path)
             for each in self._whole:
                 drop_part(each.task.part.target)
         except OSError as error:

@@ -24,7 +24,7 @@ from sparkserve.engram.pack_error import disk_error
 from sparkserve.engram.pipeline import ByteSpan, made_chunks, pool, stored_chunks
 from sparkserve.engram.reporter import Reporter
 from sparkserve.engram.source import Folder, TableSource
-from sparkserve.files import sync_folder
+from sparkserve.files import PART_MARK, sync_folder
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,20 @@ def drop_part(target: Path) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    journal_path(target).unlink(missing_ok=True)
+    journal = journal_path(target)
+    journal.unlink(missing_ok=True)
+    sweep(journal)
     part_path(target).unlink(missing_ok=True)
+
+
+def sweep(path: Path) -> None:
+    """Remove what killed calls left of a small file that they were writing; needs the lock.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    for part in path.parent.glob(f"{path.name}{PART_MARK}*"):
+        part.unlink(missing_ok=True)
 
 
 def _noted(journal: Journal, checksums: Sequence[str], *, sha256: str | None) -> Journal:
