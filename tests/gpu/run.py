@@ -92,19 +92,17 @@ def in_parallel(run: Run, jobs: Sequence[Callable[[Run], None]]) -> None:
 
 
 def go(run: Run, stages: tuple[str, ...]) -> None:
-    """Quiet stages one by one, then all servers side by side."""
-    if "probe" in stages:
-        script(run, "probe", 60)
-    # Timing wants the machine for itself, so the servers come after.
-    for name in ("prefetch", "graph"):
+    """What measures time first and alone, then everything else side by side."""
+    for name in ("probe", "prefetch"):
         if name in stages:
-            script(run, name, 150)
-    servers: dict[str, Callable[[Run], None]] = {
+            script(run, name, 100)
+    jobs: dict[str, Callable[[Run], None]] = {
+        "graph": graph,
         "warm": warm,
         "tiny-engram": compare_engram,
         "tiny-v41": compare_v41,
     }
-    in_parallel(run, [job for name, job in servers.items() if name in stages])
+    in_parallel(run, [job for name, job in jobs.items() if name in stages])
 
 
 def guarded(run: Run, job: Callable[[Run], None]) -> None:
@@ -165,6 +163,10 @@ def script(run: Run, name: str, limit_s: float) -> None:
             run.results.note(name, "measured", **found)
     if why:
         run.results.missing(name, "comes to its end", why)
+
+
+def graph(run: Run) -> None:
+    script(run, "graph", 240)
 
 
 def warm(run: Run) -> None:
