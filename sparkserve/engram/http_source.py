@@ -25,9 +25,12 @@ from sparkserve.model.pack import PackCode
 from sparkserve.transport.http import BytesReply, HttpClient
 
 _TIMEOUT_S = 60.0
+_CONNECTIONS = 16
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_REDIRECTS = 5
 _AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+_RUN_OUT = frozenset({401, 403, 404, 410})
+"""What a redirect's address answers when its time is over."""
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
@@ -80,7 +83,8 @@ class HttpFolder:
         return HttpFile(name, f"{self.place}/{name}", self._fetcher)
 
     def close(self) -> None:
-        """Connections live no longer than their requests."""
+        """Close the connections."""
+        self._fetcher.close()
 
 
 class HttpFile:
@@ -230,6 +234,12 @@ class _Fetcher:
             before = request.reached()
             self._rest(url, failures, wait_s, reason)
 
+    def close(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            for client in self._clients.values():
+                client.close()
+
     def _rest(self, url: str, failures: int, wait_s: float | None, reason: str) -> None:
         patience = self.patience
         asked = wait_s
@@ -250,7 +260,7 @@ class _Fetcher:
     def _once(self, url: str, request: _Request) -> bool | None:
         """True = done, False = missing, None = ask again from the start."""
         with self._lock:
-            target = self._targets.get(url, url)
+            target = remembered = self._targets.get(url, url)
         headers = request.headers() if callable(request.headers) else request.headers
         for _ in range(_MAX_REDIRECTS + 1):
             client, path = self._client(target, self.token if _same_host(url, target) else None)
@@ -258,8 +268,15 @@ class _Fetcher:
                 if reply.status in _REDIRECTS:
                     target = self._redirected(url, target, reply)
                     continue
+                if reply.status in _RUN_OUT and target == remembered != url:
+                    with self._lock:
+                        if self._targets.get(url) == remembered:
+                            del self._targets[url]
+                    return None
+                if reply.status == 404 and request.missing_ok:
+                    return False
                 if reply.status >= 300:
-                    return self._refused(url, target, reply, missing_ok=request.missing_ok)
+                    raise self._refused(url, reply)
                 with self._lock:
                     self._targets[url] = target
                 request.take(reply)
@@ -272,7 +289,10 @@ class _Fetcher:
         parts = urlsplit(target)
         origin = f"{parts.scheme}://{parts.netloc}"
         with self._lock:
-            client = self._clients.setdefault((origin, token), HttpClient(origin, token))
+            key = (origin, token)
+            if key not in self._clients:
+                self._clients[key] = HttpClient(origin, token, keep_connections=_CONNECTIONS)
+            client = self._clients[key]
         return client, target.removeprefix(origin)
 
     def _redirected(self, url: str, target: str, reply: BytesReply) -> str:
@@ -285,27 +305,18 @@ class _Fetcher:
             raise PackError(PackCode.SOURCE_UNREACHABLE, "redirected from https to http", path=url)
         return location
 
-    def _refused(
-        self, url: str, target: str, reply: BytesReply, *, missing_ok: bool
-    ) -> bool | None:
+    def _refused(self, url: str, reply: BytesReply) -> Exception:
         if reply.status in _AGAIN:
-            raise _Busy(f"answer {reply.status}", _retry_after_s(reply.headers))
-        if target != url:
-            with self._lock:
-                known = self._targets.pop(url, None)
-            if known is not None and reply.status in (401, 403, 404, 410):
-                return None
-        if reply.status == 404 and missing_ok:
-            return False
+            return _Busy(f"answer {reply.status}", _retry_after_s(reply.headers))
         if reply.status in (401, 403):
-            raise PackError(
+            return PackError(
                 PackCode.SOURCE_REFUSED,
                 f"answer {reply.status}: the server wants {'another' if self.token else 'a'} token",
                 path=url,
                 hint="put a token into a file of mode 0600 and name it with --token-file",
             )
         code = PackCode.SOURCE_MISSING if reply.status in (404, 410) else PackCode.SHORT_READ
-        raise PackError(code, f"answer {reply.status}", path=url)
+        return PackError(code, f"answer {reply.status}", path=url)
 
 
 class _Busy(Exception):

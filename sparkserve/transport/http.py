@@ -42,10 +42,13 @@ class HttpClient:
 
     base_url: with or without a closing slash.
     api_key: sent as a bearer token; never part of a message.
+    keep_connections: how many stay open between requests, for callers that repeat a request
+        whose connection the server had closed meanwhile.
     """
 
     base_url: str
     api_key: str | None = None
+    keep_connections: int = 0
 
     def __repr__(self) -> str:
         """Without the key."""
@@ -117,6 +120,11 @@ class HttpClient:
         ) as response:
             yield BytesReply(response.status_code, response.headers, response.iter_raw())
 
+    def close(self) -> None:
+        """Close the connections that were kept."""
+        if self.keep_connections:
+            self._client.close()
+
     @cached_property
     def _client(self) -> httpx.Client:
         import httpx
@@ -130,7 +138,7 @@ class HttpClient:
             follow_redirects=False,
             # A kept connection that the server closes meanwhile would fail a request for
             # nothing, and we do not retry.
-            limits=httpx.Limits(max_keepalive_connections=0),
+            limits=httpx.Limits(max_keepalive_connections=self.keep_connections),
         )
 
     @contextmanager
