@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sparkserve import clusters
@@ -115,27 +115,21 @@ def find_fleet(request: ShardsRequest, doors: Doors) -> Fleet:
             f"profile {profile.name} names no engram.directory, so it serves no packed rows",
             hint="sparkserve profile show " + profile.name,
         )
-    named = request.source or profile.engram.source
-    wish = Wish(
-        tp=profile.parallel.tp,
-        layout=request.layout or profile.engram.layout,
-        layers=request.layers,
-        source=named,
-        source_name="--source" if request.source else "engram.source",
-        repo=profile.model.repo,
-        revision=profile.model.revision,
-        reserve_gib=request.reserve_gib,
-        verify=request.verify,
-        chunk_mib=request.chunk_mib,
-        replace=request.replace,
-    )
-    _check_token(token, wish)
     python = profile.engine.python
     if python == THIS_PYTHON and not all(node.is_local for node in resolved.cluster.nodes):
         raise ConfigError(
             "engine.python = this means this machine, expected a path on the nodes",
             hint="add --set engine.python=/path/to/python",
         )
+    source = request.source or profile.engram.source
+    wish = replace(
+        _wish(request, profile.parallel.tp, source),
+        layout=request.layout or profile.engram.layout,
+        source_name="--source" if request.source else "engram.source",
+        repo=profile.model.repo,
+        revision=profile.model.revision,
+    )
+    _check_token(token, wish)
     return Fleet(
         cluster=resolved.cluster,
         ranks={node.name: rank for rank, node in enumerate(resolved.cluster.nodes)},
@@ -143,7 +137,7 @@ def find_fleet(request: ShardsRequest, doors: Doors) -> Fleet:
         context=Context(
             root=resolved.cluster.root,
             python=request.this_python if python == THIS_PYTHON else python,
-            model_path=named if named and not is_url(named) else profile.model.path,
+            model_path=source if source and not is_url(source) else profile.model.path,
             engram_dir=profile.engram.directory,
         ),
         profile=profile.name,
@@ -157,17 +151,7 @@ def _local_fleet(request: ShardsRequest, local: LocalRank, token: str | None) ->
     if not 0 <= local.rank < local.tp:
         raise ConfigError(f"--rank {local.rank} of --tp {local.tp}, expected 0 to {local.tp - 1}")
     cluster = clusters.this_machine()
-    wish = Wish(
-        tp=local.tp,
-        layout=request.layout or "columns",
-        layers=request.layers,
-        source=local.model,
-        source_name="--model",
-        reserve_gib=request.reserve_gib,
-        verify=request.verify,
-        chunk_mib=request.chunk_mib,
-        replace=request.replace,
-    )
+    wish = replace(_wish(request, local.tp, local.model), source_name="--model")
     _check_token(token, wish)
     return Fleet(
         cluster=cluster,
@@ -182,6 +166,19 @@ def _local_fleet(request: ShardsRequest, local: LocalRank, token: str | None) ->
         profile=None,
         patience_s=_LOCAL_PATIENCE_S,
         token=token,
+    )
+
+
+def _wish(request: ShardsRequest, tp: int, source: str | None) -> Wish:
+    return Wish(
+        tp=tp,
+        layout=request.layout or "columns",
+        layers=request.layers,
+        source=source,
+        reserve_gib=request.reserve_gib,
+        verify=request.verify,
+        chunk_mib=request.chunk_mib,
+        replace=request.replace,
     )
 
 
@@ -215,8 +212,9 @@ def look(fleet: Fleet, doors: Doors, emitter: Emitter, *, phases: int) -> Hosts:
 
 def unreachable(fleet: Fleet, error: NodeError) -> RankOutcome:
     """The outcome of a node that could not be used."""
+    away = error.exit_code == ExitCode.UNREACHABLE
     finding = Finding(
-        code="NET_UNREACHABLE" if error.exit_code == ExitCode.UNREACHABLE else "PCK_DIED",
+        code="NET_UNREACHABLE" if away else "PCK_DIED",
         check_id="PACK.RUN",
         title="the node did its part",
         node=error.node,
@@ -232,7 +230,7 @@ def unreachable(fleet: Fleet, error: NodeError) -> RankOutcome:
         rank=fleet.ranks[error.node],
         state="failed",
         finding=finding,
-        exit_code=int(error.exit_code),
+        exit_code=int(ExitCode.UNREACHABLE if away else ExitCode.FINDINGS),
     )
 
 
