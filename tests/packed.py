@@ -85,6 +85,7 @@ def _layer(shard: ShardIdentity) -> ManifestLayer:
         bytes=size_bytes,
         allocated_bytes=size_bytes + 4096,
         sha256="2" * 64,
+        checksum_span_bytes=64 << 20,
         checksums=("3" * 16,) * -(-size_bytes // (64 << 20)),
         verified="sample",
         sampled_rows=1037,
