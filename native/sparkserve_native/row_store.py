@@ -204,16 +204,16 @@ class RowStore:
         self, ids_address: int, count: int, weights_address: int, scales_address: int
     ) -> LookupJob:
         """A lookup over raw addresses, to be used many times; scales_address 0 = whole rows."""
-        struct = abi.LookupJob(
-            struct_bytes=ctypes.sizeof(abi.LookupJob),
-            store=self._handle,
-            ids=ids_address,
-            count=count,
-            weights=weights_address,
-            scales=scales_address or None,
-        )
-        job = LookupJob(self, struct)
-        with self._in_use():
+        with self._in_use() as handle:
+            struct = abi.LookupJob(
+                struct_bytes=ctypes.sizeof(abi.LookupJob),
+                store=handle,
+                ids=ids_address,
+                count=count,
+                weights=weights_address,
+                scales=scales_address or None,
+            )
+            job = LookupJob(self, struct)
             self._jobs.add(job)
         return job
 
@@ -247,22 +247,22 @@ class RowStore:
     def stats(self) -> StoreStats:
         """What the store did and is; cheap, and never waits for a lookup."""
         out = abi.Stats(struct_bytes=ctypes.sizeof(abi.Stats))
-        with self._in_use():
-            self._check(_library().spn_store_get_stats(self._handle, ctypes.byref(out)))
+        with self._in_use() as handle:
+            self._check(_library().spn_store_get_stats(handle, ctypes.byref(out)))
         return StoreStats(**abi.stats_fields(out))
 
     def close(self) -> None:
         """Finish submitted jobs, end the threads, free everything; a second call does nothing.
 
-        Waits for calls of other threads. Jobs of this store refuse from now on.
+        Waits for calls of other threads; new calls and jobs of this store refuse.
         """
         if os.getpid() != self._process:
             # Another thread of the parent may have held the lock when this process was forked.
             self._handle = ctypes.c_void_p()
             return
         with self._idle:
-            self._idle.wait_for(lambda: self._users == 0)
             handle, self._handle = self._handle, ctypes.c_void_p()
+            self._idle.wait_for(lambda: self._users == 0)
             # Submitted jobs are finished by the close itself, so their store stays until then.
             _library().spn_store_close(handle)
             for job in self._jobs:
@@ -284,23 +284,22 @@ class RowStore:
             self.close()
 
     def _lookup(self, ids: int, count: int, weights: int, scales: int) -> None:
-        with self._in_use():
-            self._check(
-                _library().spn_store_lookup(self._handle, ids, count, weights, scales or None)
-            )
+        with self._in_use() as handle:
+            self._check(_library().spn_store_lookup(handle, ids, count, weights, scales or None))
 
     @contextmanager
-    def _in_use(self) -> Iterator[None]:
+    def _in_use(self) -> Iterator[ctypes.c_void_p]:
         """Keep ``close`` away from a call that is under way."""
         if os.getpid() != self._process:
             reason = "the row store was opened by another process; open one after the fork"
             raise RowStoreError(errno.EOWNERDEAD, reason, self.file.path, None)
         with self._idle:
-            if not self._handle:
+            handle = self._handle
+            if not handle:
                 raise ValueError(f"{self.file.path}: the row store is closed")
             self._users += 1
         try:
-            yield
+            yield handle
         finally:
             with self._idle:
                 self._users -= 1

@@ -9,7 +9,7 @@ Status ReadFailure(const Extent& extent, uint32_t done, int64_t result) noexcept
   if (result < 0) {
     return SystemFailure(static_cast<int>(-result), at, "read");
   }
-  return Failure(ENODATA, at, "the file ends here, %u of %u bytes read; it was cut since", done,
+  return Failure(ENODATA, at, "no more bytes here, %u of %u read: the file was cut", done,
                  extent.needed_bytes);
 }
 
