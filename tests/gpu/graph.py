@@ -70,6 +70,8 @@ class Captured:
 
     def __init__(self, table: Table, lookup: CudaLookup, count: int) -> None:
         self.table, self.count = table, count
+        # Its buffers and jobs are baked into the graph, so it must live as long.
+        self.lookup = lookup
         # As the engine has them: one layer's part of the hash of all layers.
         flat = ids_of(table, count, 1)
         self.hash_ids = torch.zeros((flat.shape[0], 2, *flat.shape[1:]), dtype=torch.int64)
