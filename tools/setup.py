@@ -108,6 +108,8 @@ def engine() -> None:
         lambda: pip("-r", deps, "-c", pins),
     )
     once("SGLang itself", [nodeps], lambda: pip("--no-deps", "-r", nodeps))
+    for line in requirements(CONSTRAINTS / "older-engine.txt"):
+        install_aside(line)
     for line in requirements(CONSTRAINTS / "wheels.txt"):
         unpack_wheel(line)
 
@@ -179,6 +181,18 @@ def unpack_wheel(requirement: str) -> None:
         with zipfile.ZipFile(wheel) as archive:
             members = [name for name in archive.namelist() if name.endswith((".py", "METADATA"))]
             archive.extractall(part, members)
+        part.rename(target)
+
+
+def install_aside(requirement: str) -> None:
+    """Install one package below .cache, where nothing finds it without being told."""
+    target = REPOSITORY / ".cache" / requirement.replace("==", "-")
+    if target.is_dir():
+        return
+    with step(f"{requirement}, aside"):
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        pip("--no-deps", "--target", part, requirement)
         part.rename(target)
 
 

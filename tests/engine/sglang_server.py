@@ -18,8 +18,9 @@ from typing import Any
 import httpx
 
 import sparkserve
+from sparkserve.adapters import registry
+from sparkserve.engram.ownership import Layout
 from sparkserve.model.engine_spec import (
-    AdapterSpec,
     EngineSpec,
     EngramSpec,
     GuardSpec,
@@ -59,6 +60,11 @@ class Rank:
     """Receives engine.json, the log, reports and statistics."""
     engram_dir: Path | None = None
     """Rows served by our adapter from here; None = SGLang's own in-memory tables."""
+    layout: Layout = "columns"
+    adapters: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"engram_rows": {}})
+    """Settings by name; only with ``engram_dir``."""
+    engine_path: Path | None = None
+    """Folder that holds another SGLang than the installed one."""
     rank: int = 0
     world_size: int = 1
     dist_port: int = 0
@@ -88,7 +94,7 @@ class Rank:
         env = {name: os.environ[name] for name in kept if name in os.environ}
         env |= {
             "PYTHONUNBUFFERED": "1",
-            "PYTHONPATH": str(SHIM),
+            "PYTHONPATH": os.pathsep.join(str(at) for at in (self.engine_path, SHIM) if at),
             "HF_HUB_OFFLINE": "1",
             "SGLANG_USE_CPU_ENGINE": "1",
             "SGLANG_PLUGINS": "sparkserve",
@@ -108,8 +114,8 @@ class Rank:
         """The EngineSpec; with adapters exactly when rows come from files."""
         engram, adapters = None, ()
         if self.engram_dir is not None:
-            engram = EngramSpec(directory=str(self.engram_dir))
-            adapters = (AdapterSpec(name="engram_rows"),)
+            engram = EngramSpec(directory=str(self.engram_dir), layout=self.layout)
+            adapters = registry.validate(self.adapters, world_size=self.world_size)
         return EngineSpec(
             run_id="test-run",
             profile="test",
@@ -193,7 +199,16 @@ class Server:
         files = sorted((self.work_dir / "reports").glob("*.json"))
         return [InstallReport.model_validate_json(file.read_text()) for file in files]
 
-    def engram_layers(self) -> list[dict[str, int]]:
+    def open_shards(self) -> set[str]:
+        """Names of the row files that any of the rank's processes holds open now."""
+        found = set()
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.getpgid(int(folder.name)) == self.process.pid:
+                    found |= {link.readlink().name for link in (folder / "fd").iterdir()}
+        return {name for name in found if name.startswith("engram-l")}
+
+    def engram_layers(self) -> list[dict[str, Any]]:
         """Counters of all layers as the statistics files hold them now."""
         files = sorted((self.work_dir / "stats").glob("engram-*.json"))
         return [layer for file in files for layer in json.loads(file.read_text())["layers"]]
@@ -242,13 +257,20 @@ def stop(server: Server) -> None:
 
 
 @contextlib.contextmanager
-def serving(*ranks: Rank) -> Iterator[Server]:
-    """All ranks of one engine; gives rank 0 once it is healthy."""
+def serving_all(*ranks: Rank) -> Iterator[list[Server]]:
+    """All ranks of one engine, once rank 0 is healthy."""
     servers: list[Server] = []
     try:
         servers.extend(start(rank) for rank in ranks)
         servers[0].wait_healthy()
-        yield servers[0]
+        yield servers
     finally:
         for server in servers:
             stop(server)
+
+
+@contextlib.contextmanager
+def serving(rank: Rank) -> Iterator[Server]:
+    """An engine of one rank, once it is healthy."""
+    with serving_all(rank) as (server,):
+        yield server

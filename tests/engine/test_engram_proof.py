@@ -4,34 +4,39 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from sparkserve.engram.shard import HEADER_BYTES, read_header
-from tests.engine.sglang_server import Rank, Server, serving, start, stop, wait_until
+from sparkserve.engram.header import HEADER_BYTES
+from sparkserve.engram.shard import read_header
+from tests.engine.sglang_server import Rank, serving, start, stop, wait_until
+from tests.engine.tiny import (
+    COLUMNS,
+    TEXT,
+    Seen,
+    ask,
+    checkpoint,
+    packed,
+    ready_lines,
+    repack,
+    settled_layers,
+)
 
 pytestmark = pytest.mark.engine
 
-# Its first letter occurs once, so the row of the first position is read at that position only.
-TEXT = "The quick brown fox jumps over the lazy dog. The quick brown fox".replace(". T", ". t")
 KEY = "k\"e'y: #1 \\ {x}"
+REPOSITORY = Path(__file__).parents[2]
+OLDER = "0.5.21"
+AHEAD = {"engram_rows": {"cache_gib": 0.0001}, "engram_prefetch": {"check": True}}
 
 
-class Seen(NamedTuple):
-    logprobs: list[tuple[float | None, int]]
-    answer: str
-
-
-def ask(server: Server) -> Seen:
-    return Seen(server.logprobs(TEXT), server.chat("Say something."))
-
-
-def rank(root: Path, work_dir: Path, engram_dir: Path | None, key: str | None = None) -> Rank:
-    return Rank(root / "checkpoints" / "tiny-engram", work_dir, engram_dir, api_key=key)
+def rank(root: Path, work_dir: Path, engram_dir: Path | None, **more: Any) -> Rank:
+    return Rank(checkpoint(root), work_dir, engram_dir, **more)
 
 
 @pytest.fixture(scope="module")
@@ -41,24 +46,34 @@ def in_memory(tiny_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Seen
         return ask(server)
 
 
-def test_rows_from_files_change_nothing_and_the_key_stays_secret(
+def test_rows_fetched_ahead_change_nothing_and_the_key_stays_secret(
     tiny_root: Path, tmp_path: Path, in_memory: Seen
 ) -> None:
-    rows = tiny_root / "engram" / "tiny-engram"
-    with serving(rank(tiny_root, tmp_path, rows, KEY)) as server:
+    ours = rank(tiny_root, tmp_path, packed(tiny_root), api_key=KEY, adapters=AHEAD)
+    with serving(ours) as server:
         assert ask(server) == in_memory
 
         reports = {report.role: report for report in server.reports()}
         assert set(reports) == {"main", "scheduler", "child"}
         assert {report.status for report in reports.values()} == {"installed"}
         assert len({report.agreement for report in reports.values()}) == 1
-        assert [adapter.name for adapter in reports["scheduler"].adapters] == ["engram_rows"]
+        installed = [adapter.name for adapter in reports["scheduler"].adapters]
+        assert installed == ["engram_rows", "engram_prefetch"]
 
-        # Four columns a token, and the statistics follow within their interval.
-        asked = 4 * len(in_memory.logprobs)
-        wait_until(lambda: all(layer["ids"] >= asked for layer in server.engram_layers()))
-        assert [layer["layer"] for layer in server.engram_layers()] == [0, 1]
-        assert all(0 < layer["rows_read"] <= layer["ids"] for layer in server.engram_layers())
+        tokens = len(in_memory.logprobs)
+        layers = settled_layers(server, COLUMNS * tokens)
+        assert [layer["layer"] for layer in layers] == [0, 1]
+        for layer in layers:
+            assert 0 < layer["rows_read"] < layer["ids"]
+            assert layer["hits"] > 0
+            assert layer["prefetched"] > 10
+            assert layer["prefetch_dropped"] == 0
+            assert layer["checked_rows"] >= COLUMNS * tokens
+            assert layer["differing_rows"] == 0
+        ready = ready_lines(server)
+        assert [line["layer"] for line in ready] == [0, 1]
+        assert all(line["packed"] and line["manifest_sha256"] is None for line in ready)
+        assert server.log.count("has no manifest") > 0
 
         refused = httpx.get(f"http://127.0.0.1:{server.port}/v1/models")
         assert refused.status_code == 401
@@ -66,6 +81,21 @@ def test_rows_from_files_change_nothing_and_the_key_stays_secret(
         assert "'api_key': '***'" in server.log
         assert "'y: #1" not in server.log
         assert KEY.encode() not in every_command_line()
+
+
+def test_the_older_release_serves_the_same_rows(tiny_root: Path, tmp_path: Path) -> None:
+    older = REPOSITORY / ".cache" / f"sglang-{OLDER}"
+    if not older.is_dir():
+        pytest.skip(f"{older} is missing: run `make engine`")
+    with serving(rank(tiny_root, tmp_path / "memory", None, engine_path=older)) as server:
+        in_memory = ask(server)
+    ours = rank(tiny_root, tmp_path / "rows", packed(tiny_root), adapters=AHEAD, engine_path=older)
+    with serving(ours) as server:
+        assert ask(server) == in_memory
+        assert {report.engine_version for report in server.reports()} == {OLDER}
+        for layer in settled_layers(server, COLUMNS * len(in_memory.logprobs)):
+            assert layer["prefetched"] > 10
+            assert layer["differing_rows"] == 0
 
 
 def every_command_line() -> bytes:
@@ -82,11 +112,11 @@ def test_one_corrupted_row_changes_the_log_probabilities_from_its_token_on(
     tiny_root: Path, tmp_path: Path, in_memory: Seen
 ) -> None:
     rows = tmp_path / "rows"
-    shutil.copytree(tiny_root / "engram" / "tiny-engram", rows)
-    shard = rows / "engram-l0-r0of1.bin"
-    row = first_row_of_text(tiny_root / "checkpoints" / "tiny-engram")
-    flip_signs(shard, row)
-    with serving(rank(tiny_root, tmp_path / "run", rows)) as server:
+    shutil.copytree(packed(tiny_root), rows)
+    flip_signs(rows / "engram-l0-r0of1.bin", first_row_of_text(checkpoint(tiny_root)))
+    # No prefetch, no cache, and the reader that needs nothing of the kernel.
+    plain = {"engram_rows": {"engine": "pread"}}
+    with serving(rank(tiny_root, tmp_path / "run", rows, adapters=plain)) as server:
         corrupted = server.logprobs(TEXT)
     pairs = enumerate(zip(corrupted, in_memory.logprobs, strict=False))
     # Position 0 has no log-probability: nothing comes before it.
@@ -125,37 +155,59 @@ def flip_signs(shard: Path, row: int) -> None:
         file.write(bytes(byte ^ 0x80 for byte in weights))
 
 
-def test_a_shard_of_another_table_stops_the_real_engine(tiny_root: Path, tmp_path: Path) -> None:
-    """The refusal happens in the scheduler process, after the main process has gone on."""
-    rows = tmp_path / "rows"
-    shutil.copytree(tiny_root / "engram" / "tiny-engram", rows)
-    foreign = rows / "engram-l1-r0of1.bin"
-    header = bytearray(foreign.read_bytes()[:HEADER_BYTES])
-    # One more row in the whole table than the model's: nothing else in the file is wrong.
-    header[32:40] = (read_header(foreign).total_rows + 1).to_bytes(8, "little")
-    with foreign.open("r+b") as file:
-        file.write(header)
-    server = start(rank(tiny_root, tmp_path / "run", rows))
-    try:
-        wait_until(lambda: server.process.poll() is not None, deadline_s=180)
-        assert server.process.returncode != 0
-        assert f"sparkserve: FATAL engram_rows {foreign} belongs to another table" in server.log
-        refused = [report for report in server.reports() if report.status == "refused"]
-        assert [report.role for report in refused] == ["scheduler"]
-    finally:
-        stop(server)
-
-
-def test_a_truncated_shard_stops_the_real_engine_with_78(tiny_root: Path, tmp_path: Path) -> None:
-    rows = tmp_path / "rows"
-    shutil.copytree(tiny_root / "engram" / "tiny-engram", rows)
+def cut(rows: Path) -> str:
     shard = rows / "engram-l1-r0of1.bin"
+    size = shard.stat().st_size - 1
     with shard.open("r+b") as file:
-        file.truncate(shard.stat().st_size - 1)
-    server = start(rank(tiny_root, tmp_path / "run", rows))
+        file.truncate(size)
+    return f"{shard} at byte {size}: file ends here"
+
+
+def grow_the_table(rows: Path) -> str:
+    shard = rows / "engram-l1-r0of1.bin"
+    header = read_header(shard)
+    with shard.open("r+b") as file:
+        file.seek(32)
+        # One more row in the whole table than the model's: nothing else in the file is wrong.
+        file.write((header.total_rows + 1).to_bytes(8, "little"))
+    return f"{shard} at byte 32: total_rows is {header.total_rows + 1}, but layout columns gives"
+
+
+def swap_ranks(rows: Path) -> str:
+    (rows / "engram-l0-r0of1.bin").unlink()
+    shutil.copy(rows / "engram-l0-r1of2.bin", rows / "engram-l0-r0of1.bin")
+    return f"{rows / 'engram-l0-r0of1.bin'} at byte 16: row_start is "
+
+
+def leave_a_stale_manifest(rows: Path) -> str:
+    manifest = rows / "manifest-r0of1.json"
+    manifest.write_text('{"schema_version": 1, "status": "complete"}')
+    return f"{manifest}: not a manifest that this version reads"
+
+
+@pytest.mark.parametrize("harm", [cut, grow_the_table, swap_ranks, leave_a_stale_manifest])
+def test_the_real_engine_does_not_start_over_a_wrong_shard(
+    tiny_root: Path, tmp_path: Path, harm: Callable[[Path], str]
+) -> None:
+    rows = tmp_path / "rows"
+    shutil.copytree(packed(tiny_root), rows)
+    refused_with(rank(tiny_root, tmp_path / "run", rows), harm(rows))
+
+
+def test_the_real_engine_does_not_start_over_another_layout(
+    tiny_root: Path, tmp_path: Path
+) -> None:
+    rows = repack(tiny_root, tmp_path / "rows", "equal", 2)
+    ours = rank(tiny_root, tmp_path / "run", rows, rank=1, world_size=2)
+    refused_with(ours, f"{rows / 'engram-l0-r1of2.bin'} at byte 16: row_start is ")
+
+
+def refused_with(ours: Rank, words: str) -> None:
+    server = start(ours)
     try:
         wait_until(lambda: server.process.poll() is not None, deadline_s=180)
         assert server.process.returncode == 78
-        assert f"sparkserve: FATAL engram_rows {shard} at byte " in server.log
+        assert f"sparkserve: FATAL engram_rows {words}" in server.log
+        assert [report.status for report in server.reports()] == ["refused"]
     finally:
         stop(server)

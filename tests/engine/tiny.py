@@ -1,0 +1,77 @@
+"""Questions to the tiny Engram model, and its rows packed in other ways."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sparkserve.engram.config import EngramConfig
+from sparkserve.engram.header import HEADER_BYTES
+from sparkserve.engram.ownership import Layout
+from sparkserve.engram.shard import read_shard, write_shard
+from tests.engine.sglang_server import Server, wait_until
+
+NAME = "tiny-engram"
+# Its first letter occurs once, so the row of the first position is read at that position only.
+TEXT = "The quick brown fox jumps over the lazy dog. The quick brown fox".replace(". T", ". t")
+COLUMNS = 4
+
+
+class Seen(NamedTuple):
+    """What an engine said."""
+
+    logprobs: list[tuple[float | None, int]]
+    answer: str
+
+
+def ask(server: Server) -> Seen:
+    """Prompt, greedy continuation and a chat: extend and decode batches of several sizes."""
+    return Seen(server.logprobs(TEXT), server.chat("Say something."))
+
+
+def checkpoint(root: Path) -> Path:
+    return root / "checkpoints" / NAME
+
+
+def packed(root: Path) -> Path:
+    return root / "engram" / NAME
+
+
+def config(root: Path) -> EngramConfig:
+    return EngramConfig.from_config(json.loads((checkpoint(root) / "config.json").read_text()))
+
+
+def repack(root: Path, folder: Path, layout: Layout, tp: int) -> Path:
+    """The same rows, cut from the files of one rank."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model = config(root)
+    for layer in model.layer_ids:
+        whole = model.shard(layer, "columns", 0, 1)
+        source = packed(root) / whole.file_name
+        read_shard(source, whole)
+        rows = source.read_bytes()[HEADER_BYTES:]
+        for rank in range(tp):
+            identity = model.shard(layer, layout, rank, tp)
+            spans = [
+                slice(s.start * model.row_bytes, s.end * model.row_bytes) for s in identity.ranges
+            ]
+            write_shard(folder / identity.file_name, identity.header, [rows[s] for s in spans])
+    return folder
+
+
+def settled_layers(server: Server, least_ids: int) -> list[dict[str, Any]]:
+    """The layers' figures once the statistics file has caught up with what was asked."""
+    wait_until(
+        lambda: (
+            len(server.engram_layers()) == 2
+            and all(layer["ids"] >= least_ids for layer in server.engram_layers())
+        )
+    )
+    return server.engram_layers()
+
+
+def ready_lines(server: Server) -> list[dict[str, Any]]:
+    """What each layer of a rank said when it was loaded."""
+    marked = [line.partition("ENGRAM_ROWS_READY ") for line in server.log.splitlines()]
+    return [json.loads(text) for _, mark, text in marked if mark]
