@@ -105,14 +105,6 @@ def segments_of(ranges: Iterable[RowRange]) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def local_row(segments: Sequence[Segment], row_id: int) -> int | None:
-    """Row of a rank's file that holds a row id; None where another rank owns it."""
-    for first_id, end_id, first_row in segments:
-        if first_id <= row_id < end_id:
-            return first_row + row_id - first_id
-    return None
-
-
 def equal_range(total_rows: int, rank: int, tp: int) -> RowRange:
     """Rank's share when rows are split evenly, without regard to hash columns."""
     return RowRange(total_rows * rank // tp, total_rows * (rank + 1) // tp)

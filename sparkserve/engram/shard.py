@@ -27,6 +27,7 @@ from sparkserve.engram.header import (
 )
 from sparkserve.engram.ownership import Layout, RowRange, Segment, owned_ranges, segments_of
 from sparkserve.errors import ShardError
+from sparkserve.files import sync_folder
 
 __all__ = [
     "HEADER_BYTES",
@@ -230,11 +231,7 @@ def write_shard(path: Path, header: Header, chunks: Iterable[bytes]) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_folder(path.parent)
 
 
 def _format_of(header: Header) -> str:

@@ -12,7 +12,9 @@ import torch
 
 from sparkserve.adapters.engram_rows import Settings, cuda, lookup, stats
 from sparkserve.adapters.engram_rows.shards import RankShards, warn_without_manifest
+from sparkserve.engram import multipliers
 from sparkserve.engram.config import EngramConfig
+from sparkserve.engram.constants import DEEPSEEK_V41_FLASH
 from sparkserve.engram.header import HEADER_BYTES
 from sparkserve.engram.manifest import bounds_sha256, write_manifest
 from sparkserve.engram.shard import write_shard
@@ -134,6 +136,18 @@ class TestShards:
         (tmp_path / "config.json").write_text("{}")
         with pytest.raises(EngineRefused, match=r"config\.json: .*names no engram_layer_ids"):
             check(spec)
+
+    def test_a_numpy_that_hashes_the_released_model_otherwise_is_refused(
+        self, spec, tmp_path, monkeypatch
+    ):
+        released = {f"engram_{name}": value for name, value in DEEPSEEK_V41_FLASH}
+        (tmp_path / "config.json").write_text(json.dumps(released))
+        RankShards.of(spec, Settings())
+        monkeypatch.setattr(multipliers, "_SEED_STEP", 10008)
+        with pytest.raises(
+            EngineRefused, match=r"numpy .* draws the Engram multipliers .* layer 1"
+        ):
+            RankShards.of(spec, Settings())
 
     def test_a_model_that_is_not_there_is_refused(self, spec):
         elsewhere = spec.model_copy(update={"argv": ("python", "--model-path=/nowhere")})

@@ -8,7 +8,6 @@ from sparkserve.engram.constants import DEEPSEEK_V41_FLASH
 from sparkserve.engram.ownership import (
     columns_range,
     equal_range,
-    local_row,
     owned_columns,
     owned_ranges,
     segments_of,
@@ -73,6 +72,13 @@ def test_strided_deals_the_heads_of_every_order_over_the_ranks():
 
 # The same examples on every machine, and no verdict on its speed.
 same_everywhere = settings(deadline=None, derandomize=True, max_examples=60)
+
+
+def local_row(segments, row_id):
+    for first_id, end_id, first_row in segments:
+        if first_id <= row_id < end_id:
+            return first_row + row_id - first_id
+    return None
 
 
 @st.composite

@@ -20,6 +20,7 @@ from sparkserve.engram.manifest import (
     manifest_name,
     read_manifest,
 )
+from sparkserve.engram.multipliers import hash_multipliers
 from sparkserve.engram.ownership import owned_columns
 from sparkserve.engram.rows import open_rows
 from sparkserve.engram.shard import ShardIdentity, read_shard
@@ -74,7 +75,8 @@ class RankShards:
         """Read what the model says about its tables.
 
         Raises:
-            EngineRefused: no Engram directory, or no config.json with Engram fields.
+            EngineRefused: no Engram directory, no config.json with Engram fields, or a numpy that
+                draws other hash multipliers than the released model's.
         """
         if spec.engram is None:
             raise EngineRefused(META.name, "the EngineSpec names no Engram directory")
@@ -187,7 +189,9 @@ def warn_without_manifest(shards: RankShards) -> None:
 
 def _read_config(path: Path) -> EngramConfig:
     try:
-        return EngramConfig.from_config(json.loads(path.read_bytes()))
+        config = EngramConfig.from_config(json.loads(path.read_bytes()))
+        # The engine draws its multipliers from this numpy too, and compares them with nothing.
+        hash_multipliers(config)
     except OSError as error:
         raise EngineRefused(
             META.name, f"{path}: cannot be read: {error.strerror}; it says where rows lie"
@@ -196,6 +200,7 @@ def _read_config(path: Path) -> EngramConfig:
         raise EngineRefused(META.name, f"{path}: is no JSON: {error}") from error
     except ConfigError as error:
         raise EngineRefused(META.name, f"{path}: {error.message}") from error
+    return config
 
 
 def _sha256(path: Path) -> str:
