@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from sparkserve.model.base import Model
+from sparkserve.model.finding import Finding
 
 GuardState = Literal["starting", "running", "stopping", "stopped", "failed", "refused"]
 """``refused``: the node already serves another run; nothing of this run was started there."""
@@ -52,6 +53,8 @@ class Progress(Model):
     processes: int
     engram_rows: int | None = None
     """Rows the Engram adapter served; None where no adapter reports."""
+    engram_reads: dict[int, int] | None = None
+    """The same by layer: different rows read from this rank's shard since the engine began."""
 
 
 class RankStatus(Model):
@@ -84,3 +87,5 @@ class RunStatus(Model):
     """From start to ready."""
     decode_tokens_per_s: float | None
     ranks: tuple[RankStatus, ...] = Field(default_factory=tuple)
+    findings: tuple[Finding, ...] = ()
+    """What its figures say about the run while it serves."""

@@ -92,6 +92,7 @@ def progress(run_dir: Path, guard_pid: int) -> dict[str, Any]:
     """Counters of the rank as ``model.node_state.Progress`` holds them."""
     family = processes.descendants(guard_pid)
     engine_log = run_dir / ENGINE_LOG
+    reads = engram_reads(run_dir)
     return {
         "at_s": time.time(),
         "log_bytes": engine_log.stat().st_size if engine_log.exists() else 0,
@@ -100,21 +101,25 @@ def progress(run_dir: Path, guard_pid: int) -> dict[str, Any]:
         "rss_bytes": sum(p.rss_bytes for p in family),
         "memory_available_bytes": processes.memory_available_bytes(),
         "processes": len(family),
-        "engram_rows": engram_rows(run_dir),
+        "engram_rows": None if reads is None else sum(reads.values()),
+        "engram_reads": reads,
     }
 
 
-def engram_rows(run_dir: Path) -> int | None:
-    """Rows served by the Engram adapter so far, over all processes; None where none reports."""
-    counted = [_rows_in(read_json(path)) for path in (run_dir / STATS).glob("engram-*.json")]
+def engram_reads(run_dir: Path) -> dict[int, int] | None:
+    """Rows the Engram adapter read, by layer, over all processes; None where none reports."""
+    counted = [_reads_in(read_json(path)) for path in (run_dir / STATS).glob("engram-*.json")]
     known = [rows for rows in counted if rows is not None]
-    return sum(known) if known else None
+    if not known:
+        return None
+    layers = sorted({layer for rows in known for layer in rows})
+    return {layer: sum(rows.get(layer, 0) for rows in known) for layer in layers}
 
 
-def _rows_in(stats: Any) -> int | None:
-    """Rows of all layers in one statistics file; None where it is not one."""
+def _reads_in(stats: Any) -> dict[int, int] | None:
+    """Rows by layer in one statistics file; None where it is not one."""
     try:
-        return sum(int(layer["rows_read"]) for layer in stats["layers"])
+        return {int(layer["layer"]): int(layer["rows_read"]) for layer in stats["layers"]}
     except (TypeError, KeyError, ValueError):
         return None
 

@@ -29,8 +29,9 @@ from sparkserve.transport.host import Host, Result
 _AGAIN_S = 2.0
 """Between two tries to reach a node again."""
 _SHORT_S = 20.0
-# $1 = interpreter, $2 = command, $3 = job, $4 = token or empty. Whoever ends it, nothing stays:
-# the signal that ends the job's process group meets this shell too, and it obeys after the job.
+# $1 = interpreter, $2 = command, $3 = job, $4 = token or empty. A job that ends before its first
+# word leaves no files: the signal that ends its process group meets this shell too, and it obeys
+# after the job.
 _RUN = """\
 trap 'rm -f -- "$3" "$4"' EXIT
 trap 'exit 143' HUP INT TERM
@@ -98,6 +99,7 @@ class _Attempt:
         self._job = job
         self._ears = ears
         self._last: PackDone | PackFailed | None = None
+        self._files: list[str] = []
         self.heard_s = 0.0
         self.spoke = False
 
@@ -110,6 +112,7 @@ class _Attempt:
         base = f"{self._job.root}/state/pack/{secrets.token_hex(6)}"
         job_file = f"{base}.json"
         token_file = f"{base}.token" if self._job.token else None
+        self._files = [job_file, *([token_file] if token_file else [])]
         lost = ConnectionLostError(
             self._host.name,
             "the connection was lost; what was packed is kept",
@@ -126,13 +129,18 @@ class _Attempt:
         except ConnectionLostError:
             return lost
         if result.status != "lost":
-            self._forget(job_file, token_file)
+            if not self.spoke:
+                self._forget()
             return self._last or self._wordless(result)
         return self._last or lost
 
     def _take(self, line: str) -> None:
         self.heard_s = time.monotonic()
-        self.spoke = True
+        if not self.spoke:
+            self.spoke = True
+            # It has read its orders: from now on nothing of them, least of all the token, need lie
+            # on the node, where a job that is killed would leave them.
+            self._forget()
         try:
             event = read_event(line)
         except ValueError:
@@ -142,11 +150,9 @@ class _Attempt:
             self._last = event
         self._ears.on_event(event)
 
-    def _forget(self, job_file: str, token_file: str | None) -> None:
-        """Leave no file where the job's own shell was killed before it could."""
-        files = [job_file, *([token_file] if token_file else [])]
+    def _forget(self) -> None:
         with contextlib.suppress(NodeError):
-            self._host.run(["rm", "-f", "--", *files], timeout_s=_SHORT_S)
+            self._host.run(["rm", "-f", "--", *self._files], timeout_s=_SHORT_S)
 
     def _wordless(self, result: Result) -> PackFailed:
         if self._ears.cancel.is_set():

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sparkserve import __version__
+from sparkserve.checks import balance
 from sparkserve.endpoint import Endpoint
 from sparkserve.errors import ConfigError, EndpointError, NodeError
 from sparkserve.model.node_state import Progress, RankState, RankStatus, RunStatus
@@ -66,6 +67,7 @@ def run(request: StatusRequest, doors: Doors) -> RunStatus:
         ready_s=record.timings_s.get("ready"),
         decode_tokens_per_s=endpoint.decode_tokens_per_s or record.answer_tokens_per_s,
         ranks=ranks,
+        findings=balance.judge(record.profile, ranks),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sparkserve.node import follow
-from sparkserve.node.follow import Follower, LogTail, engram_rows
+from sparkserve.node.follow import Follower, LogTail, engram_reads
 from tests.node.harness import SLEEPER, Rank, Run
 
 
@@ -103,17 +103,17 @@ def test_report_that_is_no_json_ends_no_follower(run: Run) -> None:
     assert [value for kind, value in told if kind == "report"] == [{"role": "child"}]
 
 
-def test_engram_rows_are_summed_over_processes_and_layers(tmp_path: Path) -> None:
+def test_engram_reads_are_summed_over_processes_layer_by_layer(tmp_path: Path) -> None:
     stats = tmp_path / "stats"
     stats.mkdir()
-    assert engram_rows(tmp_path) is None
+    assert engram_reads(tmp_path) is None
     for pid, rows in ((1, (97, 3)), (2, (10, 0))):
-        layers = [{"layer": n, "rows_read": count} for n, count in enumerate(rows)]
+        layers = [{"layer": n, "rows_read": count, "lookups": 1} for n, count in enumerate(rows)]
         (stats / f"engram-{pid}.json").write_text(json.dumps({"layers": layers}))
-    assert engram_rows(tmp_path) == 110
+    assert engram_reads(tmp_path) == {0: 107, 1: 3}
     (stats / "engram-3.json").write_text('{"another": "form"}')
     (stats / "engram-4.json").write_text('{"half a')
-    assert engram_rows(tmp_path) == 110
+    assert engram_reads(tmp_path) == {0: 107, 1: 3}
 
 
 class TestLogTail:
