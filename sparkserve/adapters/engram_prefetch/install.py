@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -81,11 +82,29 @@ def bind(model: torch.nn.Module, hasher: Any, settings: Settings) -> Prefetcher 
     side: Side = CudaSide(device, len(engrams)) if device.type == "cuda" else CpuSide()
     tallies = [Tally(e.layer_hash_index, device) for e in engrams] if settings.check else []
     prefetcher = Prefetcher([(e.layer_hash_index, e.embed) for e in engrams], side, tallies)
-    owner.register_forward_hook(lambda *_: prefetcher.end(), always_call=True)
+    _end_with(owner, prefetcher)
     logger.info(
         "sparkserve: ENGRAM_PREFETCH_READY layers %d, check %s", len(engrams), settings.check
     )
     return prefetcher
+
+
+def _end_with(owner: torch.nn.Module, prefetcher: Prefetcher) -> None:
+    """Let a pass end where its module's ``forward`` does.
+
+    Put over the method and not registered as a hook: DeepSeek-V4 calls ``model.forward`` itself,
+    past the hooks of ``__call__``.
+    """
+    forward = owner.forward
+
+    @functools.wraps(forward)
+    def forward_and_end(*args: Any, **named: Any) -> Any:
+        try:
+            return forward(*args, **named)
+        finally:
+            prefetcher.end()
+
+    owner.forward = forward_and_end
 
 
 def _ids_move_on(forward_batch: Any) -> bool:
