@@ -51,9 +51,17 @@ V41_ENVIRONMENT = {
     "SGLANG_OPT_USE_TILELANG_MHC_POST": "0",
 }
 Adapters = Mapping[str, Mapping[str, Any]]
-ROWS: Adapters = {"engram_rows": {}}
 PREFETCH: Adapters = {"engram_rows": {}, "engram_prefetch": {}}
-PREFETCH_CHECKED: Adapters = {"engram_rows": {}, "engram_prefetch": {"check": True}}
+
+
+def rows(**settings: Any) -> Adapters:
+    """Rows from files, looked up when a layer needs them."""
+    return {"engram_rows": settings}
+
+
+def checked(**settings: Any) -> Adapters:
+    """Rows fetched ahead, and every one looked up a second time."""
+    return {"engram_rows": settings, "engram_prefetch": {"check": True}}
 
 
 def engram_checkpoint(place: Place) -> Path:
@@ -74,24 +82,31 @@ def v41_rows(place: Place) -> Path:
 
 def tiny_engram(place: Place) -> tuple[Case, ...]:
     """The small Llama; the first case is the reference of all others."""
-    model, rows, env = engram_checkpoint(place), engram_rows(place), ENGRAM_ENVIRONMENT
+    model, shards, env = engram_checkpoint(place), engram_rows(place), ENGRAM_ENVIRONMENT
+    cached = rows(cache_gib=0.001)
+
+    def graphs(name: str, adapters: Adapters) -> Case:
+        return Case(f"engram-{name}", model, ENGRAM_GRAPHS, env, shards, adapters)
+
     return (
         Case("engram-memory-graphs", model, ENGRAM_GRAPHS, env),
         Case("engram-memory-eager", model, ENGRAM_EAGER, env),
-        Case("engram-rows-eager", model, ENGRAM_EAGER, env, rows, ROWS),
-        Case("engram-rows-graphs", model, ENGRAM_GRAPHS, env, rows, ROWS),
-        Case("engram-prefetch-graphs", model, ENGRAM_GRAPHS, env, rows, PREFETCH),
-        Case("engram-prefetch-checked", model, ENGRAM_GRAPHS, env, rows, PREFETCH_CHECKED),
+        Case("engram-rows-eager-cached", model, ENGRAM_EAGER, env, shards, cached),
+        graphs("rows-graphs-pread", rows(engine="pread")),
+        graphs("rows-graphs-pinned", rows(gather_from="pinned")),
+        graphs("prefetch-graphs", PREFETCH),
+        graphs("prefetch-checked", checked()),
     )
 
 
 def tiny_v41(place: Place) -> tuple[Case, ...]:
     """DeepSeek-V4.1; the first case is the reference, the second shows that it repeats."""
-    model, rows, env = v41_checkpoint(place), v41_rows(place), V41_ENVIRONMENT
+    model, shards, env = v41_checkpoint(place), v41_rows(place), V41_ENVIRONMENT
     return (
         Case("v41-memory-graphs", model, V41_GRAPHS, env),
         Case("v41-memory-again", model, V41_GRAPHS, env),
-        Case("v41-prefetch-graphs", model, V41_GRAPHS, env, rows, PREFETCH),
+        Case("v41-rows-graphs", model, V41_GRAPHS, env, shards, rows()),
+        Case("v41-prefetch-checked", model, V41_GRAPHS, env, shards, checked()),
     )
 
 
@@ -103,3 +118,8 @@ def with_rows(case: Case, name: str, engram_dir: Path) -> Case:
 def in_memory(cases: tuple[Case, ...]) -> tuple[Case, ...]:
     """Those that need no adapter."""
     return tuple(case for case in cases if not case.adapters)
+
+
+def checks(case: Case) -> bool:
+    """Whether a server compares what it fetched ahead with a second lookup."""
+    return bool(case.adapters.get("engram_prefetch", {}).get("check"))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.gpu.cases import with_rows
+from tests.gpu.cases import checks, with_rows
 from tests.gpu.place import Place
 from tests.gpu.results import Results
 from tests.gpu.servers import (
@@ -96,22 +96,26 @@ class Comparison:
                 server.stop()
 
     def _keep(self, server: Server) -> None:
-        reports = [
-            (report["role"], report["status"], [each["name"] for each in report["adapters"]])
-            for report in server.reports()
-        ]
-        self.results.note(
-            self.stage,
-            f"{server.case.name} log",
-            lines=server.telling_lines(),
-            reports=reports,
-            statistics=server.statistics(),
-        )
-        if "--cuda-graph-bs-decode" in server.case.arguments:
+        """What the server wrote down about itself, and what follows from it."""
+        case, statistics = server.case, server.statistics()
+        layers = [layer for file in statistics for layer in file["layers"]]
+        lines = server.telling_lines()
+        self.results.note(self.stage, f"{case.name} log", lines=lines, layers=layers)
+        if "--cuda-graph-bs-decode" in case.arguments:
             held = "cuda graph: True" in server.log
-            self.results.expect(
-                self.stage, f"{server.case.name} decodes in CUDA graphs", holds=held
-            )
+            self.results.expect(self.stage, f"{case.name} decodes in CUDA graphs", holds=held)
+        if case.adapters:
+            serving = [report for report in server.reports() if report["role"] == "scheduler"]
+            found = [(report["status"], [each["name"] for each in report["adapters"]])
+                     for report in serving]  # fmt: skip
+            holds = found == [("installed", [*case.adapters])] and len(layers) == 2
+            says = f"{case.name} reports its adapters and reads two layers from files"
+            self.results.expect(self.stage, says, holds=holds, detail=str(found))
+        if checks(case):
+            counts = [(layer["checked_rows"], layer["differing_rows"]) for layer in layers]
+            holds = bool(counts) and all(rows > 0 and bad == 0 for rows, bad in counts)
+            says = f"{case.name}: no row fetched ahead differs from a second lookup"
+            self.results.expect(self.stage, says, holds=holds, detail=f"(rows, bad) {counts}")
 
     def _corrupted(self, cases: tuple[Case, ...], shards: Path) -> threading.Thread:
         """Spoil one row that the reference read in a decode step, and serve from that."""

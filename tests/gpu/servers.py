@@ -22,7 +22,7 @@ from tests.gpu.place import Place
 
 PROMPT_TOKENS = (6, 40, 300, 1500)
 NEW_TOKENS = 12
-_TELLING = ("CUDA graph", "cuda graph", "startup timings", "Load weight end", "sparkserve", "FATAL")
+_TELLING = ("CUDA graph", "startup timings", "Load weight end", "sparkserve", "FATAL")
 
 
 @dataclass(frozen=True)
