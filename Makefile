@@ -1,5 +1,5 @@
 # Two commands do all their own set-up: `make demo` and `make test`. See `make help`.
-.PHONY: help setup engine demo demo-stop test lint format bench-cli clean
+.PHONY: help setup engine demo demo-stop test lint format bench-cli gpu-kit gpu-test clean
 
 SETUP = sh tools/python.sh tools/setup.py
 VENV = .venv/bin
@@ -13,6 +13,9 @@ help:
 	@echo "make lint       ruff, formatting, mypy"
 	@echo "make format     let ruff mend what it can"
 	@echo "make bench-cli  how fast the command line starts, and a launch on 4 nodes against 1 (root)"
+	@echo "make gpu-kit    packages for a machine with a Hopper GPU and no network (tests/gpu)"
+	@echo "make gpu-test   on such a machine: rows in CUDA graphs, prefetching, real servers"
+	@echo "make bench-pack packing of Engram rows against a direct copy of the same bytes"
 	@echo "make setup      the environment in .venv alone"
 	@echo "make engine     .venv and a real SGLang for the CPU"
 	@echo "make clean      remove .venv and everything that was downloaded or built"
@@ -50,5 +53,16 @@ bench-cli:
 	@$(VENV)/python tools/bench_cli.py
 	@$(VENV)/python tools/bench_fanout.py
 
+gpu-kit:
+	@$(SETUP) dev
+	@$(VENV)/python -m tests.gpu.build_kit
+
+gpu-test:
+	@python3 -m tests.gpu.run --out .gpu/out
+
+bench-pack:
+	@$(SETUP) engine
+	@$(VENV)/python tools/bench_pack.py $(ARGS)
+
 clean:
-	rm -rf .venv .cache .demo native/build
+	rm -rf .venv .cache .demo .gpu native/build

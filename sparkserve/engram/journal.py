@@ -110,4 +110,4 @@ def checksum(chunk: Bytes) -> str:
     """XXH3-64 of a chunk as 16 hex digits."""
     import xxhash
 
-    return xxhash.xxh3_64_hexdigest(chunk)
+    return str(xxhash.xxh3_64_hexdigest(chunk))
