@@ -88,7 +88,7 @@ def plan_rank(
         reserve_bytes=round(wish.reserve_gib * GIB),
     )
     found: list[Finding] = []
-    for step in (_runtime, _source, _space, _shards):
+    for step in (_runtime, _source, _space, _shards, _fit):
         try:
             plan = step(plan, wish, facts, config)
         except _Refused as refused:
@@ -244,12 +244,15 @@ def _shards(plan: RankPlan, wish: Wish, facts: NodeFacts, config: EngramConfig |
     except ConfigError as error:
         raise _Refused(PackCode.JOB, error.message, fault="config") from error
     planned = tuple(_shard(shard, there, wish) for shard in layers)
-    plan = plan.model_copy(update={"shards": planned})
+    return plan.model_copy(update={"shards": planned})
+
+
+def _fit(plan: RankPlan, wish: Wish, facts: NodeFacts, config: EngramConfig | None) -> RankPlan:
     needed, free = plan.needed_bytes or 0, plan.free_bytes
     if free is not None and needed and needed + plan.reserve_bytes > free:
         raise _Refused(
             PackCode.NO_SPACE,
-            f"{format_bytes(free)} free for {there.path}",
+            f"{format_bytes(free)} free for {plan.out}",
             f"{format_bytes(needed)} for the shards and {format_bytes(plan.reserve_bytes)} in "
             "reserve",
             "free space, name another engram.directory, or lower --reserve-gib",

@@ -20,7 +20,7 @@ from sparkserve.units import format_bytes, format_duration
 _PLAIN_EVERY_S = 5.0
 _LEAST_SHARE = 0.01
 """Before this much is done a rate says more of the beginning than of the rest."""
-_BAR_CELLS = 16
+_BAR_CELLS = 8
 _WIDE_BAR_CELLS = 40
 _WIDE = 120
 _COLUMNS = (

@@ -20,7 +20,7 @@ _PLAN_COLUMNS = (
     Column("LAYER", right=True),
     Column("ROWS"),
     Column("BYTES", right=True),
-    Column("THERE"),
+    Column("THERE NOW"),
 )
 _RESULT_COLUMNS = (
     Column("RANK", right=True),
@@ -33,6 +33,7 @@ _RESULT_COLUMNS = (
     Column("RATE", right=True),
     Column("COMPARED"),
 )
+_FOUND = {"nothing": "", "part": "a part", "shard": "whole", "other": "another size"}
 _STYLES: dict[str, Style] = {"failed": "bad", "interrupted": "warn"}
 
 
@@ -81,7 +82,7 @@ def _plan_rows(plan: RankPlan) -> list[list[Span]]:
             Span(str(shard.layer)),
             Span(_ranges(shard)),
             Span(f"{shard.file_bytes:,}"),
-            Span(shard.found),
+            Span(_FOUND[shard.found]),
         ]
         for number, shard in enumerate(plan.shards)
     ]
@@ -95,20 +96,22 @@ def _ranges(shard: ShardPlan) -> str:
 
 
 def _places(plans: Sequence[RankPlan]) -> list[Line]:
-    """Per node: from where to where, and whether it fits; what is alike on all stands once."""
+    """From where to where, and whether it fits; what is alike on several nodes stands once."""
     lines = []
     for label, texts in (
-        ("from", {p.node: f"{p.source} ({p.source_reason})" if p.source else "" for p in plans}),
+        ("from", {p.node: p.source or "" for p in plans}),
+        ("why", {p.node: p.source_reason for p in plans}),
         ("to", {p.node: p.out for p in plans}),
         ("needs", {p.node: _fit(p) for p in plans}),
     ):
-        known = {node: text for node, text in texts.items() if text}
-        if len(set(known.values())) == 1 and len(known) == len(plans):
-            lines.append(line(Span(f"{label:<7}", "dim"), next(iter(known.values()))))
-            continue
-        for number, (node, text) in enumerate(known.items()):
+        nodes_by_text: dict[str, list[str]] = {}
+        for node, text in texts.items():
+            if text:
+                nodes_by_text.setdefault(text, []).append(node)
+        for number, (text, nodes) in enumerate(nodes_by_text.items()):
             head = Span(f"{label if number == 0 else '':<7}", "dim")
-            lines.append(line(head, Span(f"{node}  ", "name"), text))
+            where = "" if len(nodes) == len(plans) else f"{', '.join(nodes)}  "
+            lines.append(line(head, Span(where, "name"), text))
     return lines
 
 
