@@ -5,6 +5,7 @@ Standard library only: this runs before the carried packages are unpacked.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -80,19 +81,21 @@ class Place:
         }
 
 
-def unpack(place: Place, kit: Path, cache: Path | None) -> None:
+def unpack(place: Place, kit: Path, cache: Path) -> None:
     """Unpack the carried packages, and the caches of an earlier run where there are some.
 
+    Without an archive of packages this Python must have SGLang of its own.
+
     Raises:
+        FileNotFoundError: neither is there.
         subprocess.CalledProcessError: an archive is broken.
     """
     for folder in (place.site, place.caches, place.models, place.runs, place.out):
         folder.mkdir(parents=True, exist_ok=True)
-    jobs = []
-    if not (place.site / "sglang").is_dir():
-        jobs.append((kit, place.site))
-    if cache is not None and cache.is_file():
-        jobs.append((cache, place.caches))
+    if not kit.is_file() and importlib.util.find_spec("sglang") is None:
+        raise FileNotFoundError(f"{kit}: no such file and no SGLang here (hint: make gpu-kit)")
+    jobs = [] if (place.site / "sglang").is_dir() else [(kit, place.site)]
+    jobs = [job for job in (*jobs, (cache, place.caches)) if job[0].is_file()]
     for archive, folder in jobs:
         command: list[str | Path] = ["tar", "-C", folder, "-xJf", archive, "--no-same-owner"]
         subprocess.run(command, check=True, timeout=120)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("torch", reason="the harness makes models with torch: run `make engine`")
+
 from sparkserve.engram.ownership import Layout
 from tests.gpu import tiny_v41
 from tests.gpu.build_kit import KERNEL_WHEEL, WHEELS
