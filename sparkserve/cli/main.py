@@ -26,7 +26,7 @@ _PROGRAM = "sparkserve"
 _EPILOG = """\
 The flow:
   sparkserve cluster init lab --hosts spark1,spark2 --default  who the nodes are
-  sparkserve pack                                              Engram rows to NVMe
+  sparkserve pack                                              rows onto NVMe
   sparkserve launch --dry-run                                  what would happen
   sparkserve launch                                            until it answers
   sparkserve chat 'What is the capital of France?'             talk to it

@@ -11,11 +11,13 @@ from sparkserve import __version__
 from tests.cli.conftest import Run
 
 COMMANDS = [
+    ("pack",),
     ("launch",),
     ("status",),
     ("logs",),
     ("chat",),
     ("stop",),
+    ("verify",),
     ("profile", "list"),
     ("profile", "show"),
     ("profile", "validate"),
