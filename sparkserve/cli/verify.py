@@ -18,7 +18,7 @@ from sparkserve.report.console import Console
 _EXAMPLES = (
     "sparkserve verify --engram --profile dsv41-tp4",
     "sparkserve verify --engram --full --profile dsv41-tp4",
-    "sparkserve verify --engram --out /data/engram --tp 4 --rank 0 --model /data/v41",
+    "sparkserve verify --engram --model /data/v41 --out /data/rows --tp 4 --rank 0",
     "sparkserve verify --engram --strict --json | jq -c 'select(.kind == \"result\")'",
 )
 
