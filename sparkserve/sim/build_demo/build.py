@@ -102,7 +102,7 @@ def _write(
     )
     for tp in recipe.tp_sizes:
         progress(f"packing Engram rows for {tp} rank{'s' if tp > 1 else ''}")
-        tables.pack(recipe.engram, packed, engram, tp)
+        tables.pack(checkpoint, engram, tp)
 
 
 def _is_whole(checkpoint: Path, engram: Path, identity: str) -> bool:
@@ -121,7 +121,9 @@ def _is_whole(checkpoint: Path, engram: Path, identity: str) -> bool:
 def _sizes(folder: Path) -> dict[str, int]:
     if not folder.is_dir():
         return {}
-    return {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    # Hidden ones are the packer's locks, which say nothing about the model.
+    listed = (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
+    return {path.name: path.stat().st_size for path in listed}
 
 
 def _code_digest() -> str:

@@ -7,14 +7,20 @@ import random
 from pathlib import Path
 from typing import Any
 
-from sparkserve.engram.ownership import columns_range
-from sparkserve.engram.shard import ShardHeader, ShardName, row_bytes_of, write_shard
+from sparkserve.engram.local_source import LocalFolder
+from sparkserve.engram.pack import PackRun
+from sparkserve.engram.pack_lock import lock_path
+from sparkserve.engram.reporter import Reporter
+from sparkserve.engram.shard import row_bytes_of
+from sparkserve.model.pack import PackJob
 from sparkserve.sim.build_demo.noise import noise, random_rows
 from sparkserve.sim.build_demo.recipe import EngramRecipe
 
 _ROW_RMS = 0.41
 """Root mean square of a value of ``random_rows``, near enough to set the strength by."""
 _MEAN_GATE = 0.5
+_CHUNK_MIB = 8
+"""Chunks of the packer: the tables are small, and so may be its memory."""
 
 
 def tables(recipe: EngramRecipe, seed: int) -> list[bytes]:
@@ -53,12 +59,21 @@ def tensors(recipe: EngramRecipe, packed: list[bytes], embedding: Any) -> dict[s
     return out
 
 
-def pack(recipe: EngramRecipe, packed: list[bytes], folder: Path, tp: int) -> None:
-    """Write the shards of every layer and rank for one rank count (layout columns)."""
-    width = row_bytes_of(recipe.head_dim)
-    for layer, bounds, rows in zip(recipe.layer_ids, recipe.bounds, packed, strict=True):
-        for rank in range(tp):
-            start, end = columns_range(bounds, rank, tp)
-            header = ShardHeader(layer, start, end, bounds[-1], width)
-            path = folder / ShardName(layer, rank, tp).file_name
-            write_shard(path, header, [rows[start * width : end * width]])
+def pack(checkpoint: Path, folder: Path, tp: int) -> None:
+    """Pack a written checkpoint's tables for one rank count (layout columns).
+
+    Raises:
+        PackError: no space, or the checkpoint is not what it should be.
+    """
+    for rank in range(tp):
+        job = PackJob(
+            source=str(checkpoint),
+            out=str(folder),
+            tp=tp,
+            rank=rank,
+            reserve_gib=0,
+            chunk_mib=_CHUNK_MIB,
+        )
+        PackRun(job, LocalFolder(checkpoint), Reporter(lambda _: None)).run()
+        # Its note of time and process would make every build another one.
+        lock_path(folder, rank, tp, job.layout).unlink()
