@@ -1,5 +1,5 @@
 # Two commands do all their own set-up: `make demo` and `make test`. See `make help`.
-.PHONY: help setup engine demo demo-stop test lint format bench-cli gpu-kit gpu-test clean
+.PHONY: help setup engine demo demo-stop test lint format bench-cli gpu-kit gpu-test bench-store clean
 
 SETUP = sh tools/python.sh tools/setup.py
 VENV = .venv/bin
@@ -16,6 +16,7 @@ help:
 	@echo "make gpu-kit    packages for a machine with a Hopper GPU and no network (tests/gpu)"
 	@echo "make gpu-test   on such a machine: rows in CUDA graphs, prefetching, real servers"
 	@echo "make bench-pack packing of Engram rows against a direct copy of the same bytes"
+	@echo "make bench-store rows from NVMe against fio and a pool of threads (fio, 4 GiB of disk)"
 	@echo "make setup      the environment in .venv alone"
 	@echo "make engine     .venv and a real SGLang for the CPU"
 	@echo "make clean      remove .venv and everything that was downloaded or built"
@@ -34,7 +35,7 @@ demo-stop:
 	@$(VENV)/python tools/demo.py stop
 
 test:
-	@$(SETUP) engine weights tokenizer testbed
+	@$(SETUP) engine weights tokenizer testbed cross
 	@$(VENV)/python -m pytest $(ARGS)
 
 lint:
@@ -42,6 +43,7 @@ lint:
 	$(VENV)/ruff check .
 	$(VENV)/ruff format --check .
 	$(VENV)/mypy
+	$(VENV)/mypy --strict native/sparkserve_native
 
 format:
 	@$(SETUP) dev
@@ -63,6 +65,10 @@ gpu-test:
 bench-pack:
 	@$(SETUP) engine
 	@$(VENV)/python tools/bench_pack.py $(ARGS)
+
+bench-store:
+	@$(SETUP) dev
+	@$(VENV)/python -m sparkserve_native.bench $(ARGS)
 
 clean:
 	rm -rf .venv .cache .demo .gpu native/build

@@ -150,7 +150,7 @@ def test_a_wheel_is_unpacked_to_its_sources_once(setup, monkeypatch, tmp_path):
 @pytest.mark.parametrize("steps", [[], ["engin"]])
 def test_an_unknown_step_is_answered_with_the_known_ones(setup, steps, capsys):
     assert setup.main(steps) == 2
-    assert "{dev|engine|weights|tokenizer|testbed}" in capsys.readouterr().err
+    assert "{dev|engine|weights|tokenizer|testbed|cross}" in capsys.readouterr().err
 
 
 class TestPythonFinder:

@@ -7,6 +7,7 @@ usage: setup.py STEP...   with the steps
   weights   the demo model's weights; a failure is reported and is none
   tokenizer the tokenizer of DeepSeek V4; a failure is reported and is none
   testbed   Debian packages for the simulated cluster; without root they are only named
+  cross     a compiler and an emulator for aarch64; without root they are only named
 
 pip is left to its own configuration: indexes, wheel folders and certificates come from pip.conf
 or PIP_* variables. What a step did is remembered below .venv by a digest of what it depends on.
@@ -50,6 +51,8 @@ TESTBED_TOOLS = {
     "systemctl": "systemd-sysv",
     "systemd-nspawn": "systemd-container",
 }
+# What compiles and runs the native tests for a Spark's processor.
+CROSS_TOOLS = {"aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu", "qemu-aarch64": "qemu-user"}
 
 
 class SetupError(Exception):
@@ -64,6 +67,7 @@ def main(steps: Sequence[str]) -> int:
         "weights": weights,
         "tokenizer": tokenizer,
         "testbed": testbed,
+        "cross": cross,
     }
     unknown = [step for step in steps if step not in known]
     if unknown or not steps:
@@ -134,12 +138,22 @@ def tokenizer() -> None:
 
 def testbed() -> None:
     """The simulated cluster's tools; its tests are skipped with a reason where one is missing."""
+    optional_tools(TESTBED_TOOLS, "the simulated cluster")
+
+
+def cross() -> None:
+    """A compiler and an emulator for aarch64; the tests that need them are skipped otherwise."""
+    optional_tools(CROSS_TOOLS, "the native tests on aarch64")
+
+
+def optional_tools(tools: dict[str, str], what_for: str) -> None:
+    """Install the packages of missing programs; a failure is reported and is none."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    packages = {pkg for tool, pkg in TESTBED_TOOLS.items() if not shutil.which(tool, path=path)}
+    packages = {pkg for tool, pkg in tools.items() if not shutil.which(tool, path=path)}
     if not packages:
         return
     try:
-        install_debian(packages, "the simulated cluster")
+        install_debian(packages, what_for)
     except SetupError as error:
         print(f"warning: {error}\nwarning: the tests that need them are skipped", flush=True)
 
