@@ -69,6 +69,7 @@ def test_two_ranks_serve_their_own_files_alone_and_change_nothing(
             mine = {f"engram-l{layer}-r{rank}of{TP}{infix}.bin" for layer in (0, 1)}
             assert server.open_shards() == mine
             assert {Path(line["file"]).name for line in ready_lines(server)} == mine
+            assert server.log.count("has no manifest") == 1
             judge_figures(server, len(in_memory.logprobs), rows, prefetch)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+
 from sparkserve.adapters.engram_rows import EMBEDDING, META, Settings
 from sparkserve.adapters.engram_rows.embedding import embedding_class
 from sparkserve.adapters.engram_rows.shards import RankShards, warn_without_manifest
@@ -32,7 +34,8 @@ def install(spec: EngineSpec, settings: Settings) -> tuple[Patch, ...]:
             raise EngineRefused(META.name, f"{variable} asks for another backend of the rows")
     shards = RankShards.of(spec, settings)
     manifest = shards.check()
-    if manifest is None:
+    # Every process of the engine judges the shards; one of them saying so is enough.
+    if manifest is None and multiprocessing.parent_process() is None:
         warn_without_manifest(shards)
     sha256 = None if manifest is None else digest(manifest)
     return (Patch(EMBEDDING, embedding_class(engram.EngramEmbedding, shards, sha256)),)
