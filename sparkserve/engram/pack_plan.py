@@ -85,7 +85,7 @@ class Planner:
     def _standing(self, part: PartTask, shard: ShardIdentity) -> LayerTask:
         """A file stands where the shard belongs."""
         listed = self._listed(shard)
-        differences = self._differences(part.target, shard) if listed else ()
+        differences = self._differences(part, listed) if listed else ()
         if listed and not differences:
             chunks = ShardChunks(shard, listed.checksum_span_bytes)
             kept = PartTask(part.target, chunks, part.table, part.folder, part.journal)
@@ -129,12 +129,18 @@ class Planner:
         layers = self.existing.layers if self.existing else ()
         return next((each for each in layers if each.layer == shard.layer), None)
 
-    def _differences(self, target: Path, shard: ShardIdentity) -> tuple[Difference, ...]:
-        status = target.stat()
+    def _differences(self, part: PartTask, listed: ManifestLayer) -> tuple[Difference, ...]:
+        status = part.target.stat()
         found = FoundFile(size_bytes=status.st_size, allocated_bytes=status.st_blocks * 512)
-        wanted = wanted_shards(self.job, (shard,), self.checkpoint)
-        files = {target.name: found}
-        return judge_manifest(self.existing, wanted.model_copy(update={"files": files}))
+        wanted = wanted_shards(self.job, (part.chunks.shard,), self.checkpoint)
+        files = {part.target.name: found}
+        differences = judge_manifest(self.existing, wanted.model_copy(update={"files": files}))
+        # A checkpoint of one file has no index that would tell it from another one.
+        head, packed = part.table.header_sha256, listed.source_header_sha256
+        if head != packed:
+            what = f"header of {part.table.file.name}"
+            differences += (Difference(PackCode.IDENTITY, what, head, packed),)
+        return differences
 
     def _journal(self, target: Path, shard: ShardIdentity, table: TableSource) -> Journal:
         """The journal to go on with: the one that lies there, or a fresh one."""

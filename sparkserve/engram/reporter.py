@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from sparkserve.engram.pace import SLOW_BYTES_PER_S, SLOW_WINDOW_S, Pace
@@ -111,14 +110,9 @@ class Reporter:
         Raises:
             PackError: the job shall stop. What the other thread raised.
         """
-        while True:
-            try:
-                return future.result(timeout=_TICK_S)
-            except NotYet:
-                # The work itself may have failed with a time-out of its own.
-                if future.done():
-                    raise
-                self.tick()
+        while not wait([future], timeout=_TICK_S).done:
+            self.tick()
+        return future.result()
 
 
 def _stopped() -> PackError:

@@ -121,13 +121,9 @@ def _run(work: Callable[[Reporter], PackDone]) -> int:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    voice = _Voice(sys.stdout)
+    voice = _Voice(sys.stdout, stop)
     try:
         voice.send(work(Reporter(voice.send, stop)))
-    except BrokenPipeError:
-        # Nobody listens any more: the caller is gone, and with it the wish for an answer.
-        sys.stdout = None
-        return int(ExitCode.INTERRUPTED)
     except SparkserveError as error:
         failed = failure_of(error)
         voice.send(failed)
@@ -160,12 +156,20 @@ def failure_of(error: SparkserveError) -> PackFailed:
 
 
 class _Voice:
-    """One event per line."""
+    """One event per line; where nobody listens any more, the job shall stop."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, stop: threading.Event) -> None:
         self._out = out
+        self._stop = stop
 
     def send(self, event: PackEvent) -> None:
         """Say it at once."""
-        self._out.write(event.model_dump_json() + "\n")
-        self._out.flush()
+        try:
+            self._out.write(event.model_dump_json() + "\n")
+            self._out.flush()
+        except BrokenPipeError:
+            self._stop.set()
+            # What is still to be said must not fail again, nor when Python ends.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._out.fileno())
+            os.close(nowhere)

@@ -384,3 +384,16 @@ def test_a_full_disk_is_told_from_a_broken_one(tmp_path: Path) -> None:
 def test_every_code_has_an_exit_code_of_the_design() -> None:
     assert {code.exit_code for code in PackCode} <= set(ExitCode)
     assert json.loads(json.dumps(PackCode.VERIFY)) == "PCK_VERIFY"
+
+
+def test_another_file_behind_the_same_config_is_another_source(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    checkpoint.index = False
+    out = tmp_path / "out"
+    pack(job_of(checkpoint.write(), out))
+    checkpoint.names = "model.layers.{layer}.engram.embed"
+    with pytest.raises(PackError) as caught:
+        pack(job_of(checkpoint.write(), out))
+    assert caught.value.code is PackCode.IDENTITY
+    assert "header of model.safetensors" in caught.value.message

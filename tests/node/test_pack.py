@@ -161,3 +161,29 @@ def test_a_token_file_must_be_one(
         read_token(path)
     assert caught.value.code is PackCode.JOB
     assert "hf_secret" not in caught.value.message
+
+
+def test_a_caller_that_goes_away_ends_the_job_cleanly(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    process: subprocess.Popen[str] | None = None
+
+    def hang_up(_: Handler, seen: Seen, count: int) -> bool:
+        if seen.path.endswith(".safetensors") and count == 5 and process is not None:
+            assert process.stdout is not None
+            process.stdout.close()
+        return False
+
+    with serving(checkpoint.folder.parent) as server:
+        server.troubles.append(hang_up)
+        job: dict[str, object] = {
+            "source": f"{server.url}/in", "out": str(out), "tp": 1, "rank": 0,
+            "reserve_gib": 0, "chunk_mib": 1,
+        }  # fmt: skip
+        process = start("pack", tmp_path, job)
+        assert process.stderr is not None
+        with process.stderr:
+            assert process.stderr.read() == ""
+        assert process.wait(timeout=60) == 130
+    assert not list(out.glob("*.bin"))
