@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import signal
 import subprocess
@@ -105,6 +106,36 @@ def check_nothing_false(out: Path, expected: dict[int, bytes]) -> None:
     manifest = read_manifest(out, 0, 2, "columns")
     if manifest is not None:
         assert all((out / name).exists() for name in NAMES.values())
+
+
+@pytest.fixture(scope="module")
+def replacing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Checkpoint, int]:
+    """Two checkpoints, and how often the disk is changed while one takes the other's place."""
+    folder = tmp_path_factory.mktemp("replacing")
+    old = Checkpoint(folder / "old").write()
+    new = Checkpoint(folder / "new", seed=1, config={"x": 1}).write()
+    pack(job_of(old, folder / "out", tp=2, verify="none"))
+    job = job_of(new, folder / "out", tp=2, verify="none", replace=True)
+    return old, new, int(child(job_file(folder, job), -1).stderr.split()[-1])
+
+
+@pytest.mark.parametrize("before_end", [1, 4, 7, 9, 11, 13])
+def test_a_kill_while_shards_are_replaced_leaves_no_manifest_that_lies(
+    replacing: tuple[Checkpoint, Checkpoint, int], tmp_path: Path, before_end: int
+) -> None:
+    old, new, changes = replacing
+    out = tmp_path / "out"
+    pack(job_of(old, out, tp=2, verify="none"))
+    job = job_of(new, out, tp=2, verify="none", replace=True)
+    assert child(job_file(tmp_path, job), changes - before_end).returncode == -signal.SIGKILL
+    manifest = read_manifest(out, 0, 2, "columns")
+    for layer in manifest.layers if manifest else ():
+        content = (out / layer.packed_file).read_bytes()
+        assert layer.sha256 == hashlib.sha256(content).hexdigest()
+    pack(job)
+    for layer_id, name in NAMES.items():
+        assert (out / name).read_bytes() == expected_file(new, layer_id, "columns", 0, 2)
+    assert leftovers(out) == []
 
 
 @pytest.fixture
