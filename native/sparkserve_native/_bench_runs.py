@@ -91,6 +91,8 @@ def fio(file: RowFile, depth: int, seconds: float) -> Rate:
         *("fio", "--name=rows", f"--filename={file.path}", "--readonly", "--rw=randread"),
         *("--bs=4k", "--direct=1", "--ioengine=io_uring", f"--iodepth={depth}"),
         *("--time_based", f"--runtime={seconds}", "--norandommap", "--randrepeat=0"),
+        # In this process's own session, and so with its share of the processor.
+        "--thread",
         "--output-format=json",
     ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -163,6 +163,8 @@ class RowStore:
         self._users = 0
         self._idle = threading.Condition()
         self._jobs: weakref.WeakSet[LookupJob] = weakref.WeakSet()
+        # The store's thread writes to a submitted job, so it lives until it is waited for.
+        self._submitted: set[LookupJob] = set()
         config = abi.config_of(file, options)
         result = _library().spn_store_open(ctypes.byref(config), ctypes.byref(self._handle))
         self._check(result)
@@ -234,6 +236,7 @@ class RowStore:
         """
         with self._in_use():
             self._check(_library().spn_store_submit(job.address))
+            self._submitted.add(job)
 
     def wait(self, job: LookupJob) -> None:
         """Wait for a submitted job.
@@ -242,7 +245,9 @@ class RowStore:
             RowStoreError: the job failed, or it was not submitted.
         """
         with self._in_use():
-            self._check(_library().spn_store_wait(job.address))
+            result = _library().spn_store_wait(job.address)
+            self._submitted.discard(job)
+            self._check(result)
 
     def stats(self) -> StoreStats:
         """What the store did and is; cheap, and never waits for a lookup."""
@@ -265,6 +270,7 @@ class RowStore:
             self._idle.wait_for(lambda: self._users == 0)
             # Submitted jobs are finished by the close itself, so their store stays until then.
             _library().spn_store_close(handle)
+            self._submitted.clear()
             for job in self._jobs:
                 job.struct.store = None
 

@@ -44,7 +44,7 @@ def build(name, *options):
 
 def ran(output):
     """How many tests ended well; each line of a failed one would have been an exit code."""
-    assert "FAILED" not in output
+    assert "FAILED" not in output, output
     return output.count("\nok ") + output.startswith("ok ")
 
 
