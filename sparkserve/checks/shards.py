@@ -7,6 +7,7 @@ by ``sparkserve verify --engram``.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,18 +225,18 @@ def _judged(scene: Scene, codes: Sequence[PackCode], *, why: str) -> Iterator[Ju
                 observed="; ".join(f"{one.what}: {one.observed}" for one in wrong[:5]),
                 expected=wrong[0].expected,
                 why=why,
-                fix=_fix(scene.profile, held),
+                fix=_fix(scene, held),
             )
         else:
             yield _well(node, held, codes)
 
 
-def _fix(profile: Profile, held: Held) -> str:
+def _fix(scene: Scene, held: Held) -> str:
     """The pack command; shards that are there, but wrong, are only replaced when told so."""
-    if not held.files and profile.model.obtain:
-        return profile.model.obtain
-    replace = " --replace" if held.files else ""
-    return f"sparkserve pack --profile {profile.name}{replace}"
+    if not held.files and scene.profile.model.obtain:
+        return scene.profile.model.obtain
+    named = shlex.quote(scene.profile_named or scene.profile.name)
+    return f"sparkserve pack --profile {named}{' --replace' if held.files else ''}"
 
 
 def _well(node: str, held: Held, codes: Sequence[PackCode]) -> Judgement:

@@ -178,7 +178,7 @@ def _look(launch: _Launch) -> None:
         raise worst(list(group.errors_by_node.values()))
     launch.facts = dict(group)
     launch.bring_up.timings_s["facts"] = since(started)
-    scene = Scene(profile, launch.cluster, launch.facts)
+    scene = Scene(profile, launch.cluster, launch.facts, request.target.profile)
     launch.findings = judge(launch_checks.LAUNCH, scene)
 
 

@@ -140,7 +140,7 @@ def find_fleet(request: ShardsRequest, doors: Doors) -> Fleet:
             model_path=source if source and not is_url(source) else profile.model.path,
             engram_dir=profile.engram.directory,
         ),
-        profile=profile.name,
+        profile=request.target.profile or profile.name,
         patience_s=profile.limits.no_progress_s,
         token=token,
         reasons=resolved.reasons,
