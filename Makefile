@@ -1,5 +1,5 @@
 # Two commands do all their own set-up: `make demo` and `make test`. See `make help`.
-.PHONY: help setup engine demo demo-stop test lint format bench-cli gpu-kit gpu-test bench-store clean
+.PHONY: help setup engine demo demo-stop test lint format bench-cli gpu-kit gpu-test bench-store rehearse clean
 
 SETUP = sh tools/python.sh tools/setup.py
 VENV = .venv/bin
@@ -17,6 +17,7 @@ help:
 	@echo "make gpu-test   on such a machine: rows in CUDA graphs, prefetching, real servers"
 	@echo "make bench-pack packing of Engram rows against a direct copy of the same bytes"
 	@echo "make bench-store rows from NVMe against fio and a pool of threads (fio, 4 GiB of disk)"
+	@echo "make rehearse   pack and serve one rank of the released model at its real size (root, 26 GiB)"
 	@echo "make setup      the environment in .venv alone"
 	@echo "make engine     .venv and a real SGLang for the CPU"
 	@echo "make clean      remove .venv and everything that was downloaded or built"
@@ -69,6 +70,10 @@ bench-pack:
 bench-store:
 	@$(SETUP) dev
 	@$(VENV)/python -m sparkserve_native.bench $(ARGS)
+
+rehearse:
+	@$(SETUP) engine testbed
+	@$(VENV)/python tools/rehearse_engram.py
 
 clean:
 	rm -rf .venv .cache .demo .gpu native/build

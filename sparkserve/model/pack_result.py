@@ -123,13 +123,13 @@ class VerifyResult(Model):
 
     @property
     def exit_code(self) -> int:
-        """The first failing rank's code; with strict, 1 where anything is unknown."""
-        code = _exit_code(
-            [outcome for outcome in self.outcomes if self._counts(outcome)],
-            interrupted=self.interrupted,
-        )
+        """1 where a shard failed, or with strict is unknown; 3 where a node could not be asked."""
+        judged = [outcome for outcome in self.outcomes if self._counts(outcome)]
+        code = _exit_code(judged, interrupted=self.interrupted)
         unknown = any(verdict.outcome == "unknown" for verdict in self.verdicts)
-        return code or (int(ExitCode.FINDINGS) if self.strict and unknown else 0)
+        if code in (ExitCode.UNREACHABLE, ExitCode.INTERRUPTED, ExitCode.INTERNAL):
+            return code
+        return int(ExitCode.FINDINGS if code or (self.strict and unknown) else ExitCode.OK)
 
     def _counts(self, outcome: RankOutcome) -> bool:
         """Whether a rank's end is a failure: what could not be judged is unknown instead."""
