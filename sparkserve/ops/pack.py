@@ -77,6 +77,7 @@ def _next_commands(fleet: Fleet, plans: tuple[RankPlan, ...]) -> tuple[str, ...]
         return verify, f"sparkserve launch --profile {profile}"
     (plan,) = plans
     words = ["--out", plan.out, "--tp", str(plan.tp), "--rank", str(plan.rank)]
+    words += ["--layers", ",".join(map(str, fleet.wish.layers))] if fleet.wish.layers else []
     words += ["--layout", plan.layout] if plan.layout != "columns" else []
     words += ["--model", fleet.wish.source] if fleet.wish.source else []
     return (f"sparkserve verify --engram {shlex.join(words)}",)
