@@ -87,15 +87,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._file(path)
 
     def _file(self, path: Path) -> None:
-        data = path.read_bytes()
+        size = path.stat().st_size
         found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        headers = {"ETag": f'"{path.name}"'}
         if found is None:
-            self._answer(200, data, {"ETag": f'"{path.name}"'})
+            self._answer(200, path.read_bytes(), headers)
             return
-        start, end = int(found[1]), int(found[2] or len(data) - 1)
-        part = data[start : end + 1]
-        span = f"bytes {start}-{start + len(part) - 1}/{len(data)}"
-        self._answer(206, part, {"Content-Range": span, "ETag": f'"{path.name}"'})
+        start, end = int(found[1]), min(int(found[2] or size), size - 1)
+        with path.open("rb") as file:
+            file.seek(start)
+            part = file.read(end + 1 - start)
+        span = f"bytes {start}-{start + len(part) - 1}/{size}"
+        self._answer(206, part, headers | {"Content-Range": span})
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
