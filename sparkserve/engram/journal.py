@@ -13,7 +13,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from sparkserve.engram.source import Checkpoint, TableSource
-from sparkserve.files import replace_file
+from sparkserve.files import PART_MARK, replace_file
 from sparkserve.model.base import Model
 
 Bytes = bytes | bytearray | memoryview
@@ -80,12 +80,27 @@ def read_journal(shard: Path) -> Journal | None:
 
 
 def write_journal(shard: Path, journal: Journal) -> None:
-    """Put the journal in place of the old one.
+    """Put the journal in place of the old one, and on the disk.
 
     Raises:
         OSError: the disk refused; the old one is intact.
     """
     replace_file(journal_path(shard), journal.model_dump_json().encode())
+
+
+def note_progress(shard: Path, journal: Journal) -> None:
+    """Put the journal in place of the old one, without waiting for the disk.
+
+    A power cut may leave an older one or none that can be read: that costs work, never truth. To
+    wait would cost as much as writing a chunk, since a sync flushes the chunks as well.
+
+    Raises:
+        OSError: the disk refused; the old one is intact.
+    """
+    path = journal_path(shard)
+    part = path.with_name(f"{path.name}{PART_MARK}note")
+    part.write_bytes(journal.model_dump_json().encode())
+    part.replace(path)
 
 
 class Digests:

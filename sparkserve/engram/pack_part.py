@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from sparkserve.engram.journal import (
     Journal,
     checksum,
     journal_path,
+    note_progress,
     part_path,
     write_journal,
 )
@@ -120,17 +122,24 @@ def _write(task: PartTask, file: DirectFile, digests: Digests, reporter: Reporte
     made = made_chunks(task.chunks, task.table, task.folder, first, reporter)
     pending: deque[_Pending] = deque()
 
+    notes: list[Future[None]] = []
+    settled = first
+
     def settle() -> None:
+        nonlocal settled
         chunk, writing, hashing = pending.popleft()
         reporter.result(writing)
         reporter.result(hashing)
-        listed = digests.checksums[: chunk.number + 1]
-        write_journal(task.target, _noted(task.journal, listed, sha256=None))
+        settled = chunk.number + 1
+        # File systems take their time over renames: a note that is under way stands for this one.
+        if not notes or notes[-1].done():
+            noted = _noted(task.journal, digests.checksums[:settled], sha256=None)
+            notes.append(noter.submit(note_progress, task.target, noted))
         reporter.step(task.table.layer, chunk.bytes)
 
     # The writer is left before the readers: its memory is theirs to fill again.
     try:
-        with pool(1, "write") as writer, pool(1, "hash") as hasher:
+        with pool(1, "write") as writer, pool(1, "hash") as hasher, pool(1, "note") as noter:
             for each in made:
                 data = task.chunks.padded(each.chunk, each.arena, file.align_bytes)
                 writing = writer.submit(file.write, each.chunk.start, data)
@@ -139,6 +148,15 @@ def _write(task: PartTask, file: DirectFile, digests: Digests, reporter: Reporte
                     settle()
             while pending:
                 settle()
+            for note in notes:
+                reporter.result(note)
+    except BaseException:
+        # Without this note only work is lost, so its own failure must not hide the first one.
+        with suppress(OSError):
+            note_progress(
+                task.target, _noted(task.journal, digests.checksums[:settled], sha256=None)
+            )
+        raise
     finally:
         made.close()
 
