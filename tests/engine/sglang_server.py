@@ -27,7 +27,7 @@ from sparkserve.model.engine_spec import (
     InstallReport,
 )
 
-START_DEADLINE_S = 300
+START_DEADLINE_S = 600
 SHIM = Path(sparkserve.__file__).parent / "sim" / "cpu_shim"
 MODEL_PACKAGE = "sparkserve.sim.demo_model"
 
