@@ -153,15 +153,24 @@ TEST("store: a file that is written to is an error from then on") {
   Changes(SPN_ENGINE_AUTO, Rewrite);
 }
 
-TEST("store: a file that is replaced by another is an error from then on") {
-  Changes(SPN_ENGINE_AUTO, [](const Table& table) {
-    const Table other("other", 777, 4099);
-    CHECK_EQ(std::rename(other.path.c_str(), table.path.c_str()), 0);
-  });
-}
-
-TEST("store: a file that is removed is an error from then on") {
-  Changes(SPN_ENGINE_AUTO, [](const Table& table) { CHECK_EQ(unlink(table.path.c_str()), 0); });
+TEST("store: a file that loses its name keeps its rows") {
+  for (bool replaced : {true, false}) {
+    const Table table("renamed", 777, 4099);
+    const Handle store = OpenStore(table.Config(SPN_ENGINE_AUTO, 0));
+    const auto ids = Ids(9, 4099);
+    Buffers before(ids.size());
+    CHECK_EQ(Look(store, ids, before), 0);
+    if (replaced) {
+      const Table other("other", 777, 4099);
+      CHECK_EQ(std::rename(other.path.c_str(), table.path.c_str()), 0);
+    } else {
+      CHECK_EQ(unlink(table.path.c_str()), 0);
+    }
+    Buffers after(ids.size());
+    CHECK_EQ(Look(store, ids, after), 0);
+    CHECK(after.weights == before.weights);
+    CHECK(after.scales == before.scales);
+  }
 }
 
 }  // namespace

@@ -118,8 +118,8 @@ SPN_API int spn_store_open(const struct spn_store_config* config, struct spn_sto
 // Look up `count` ids now, on this thread. `scales` null = whole rows back to back in `weights`.
 //
 // Returns 0; -ERANGE for an id outside 0..total_ids-1; -EIO, or what the system gave, for a read
-// that failed; -ENODATA for one that ended early; -ESTALE for a file that was changed, replaced
-// or removed since it was opened; -EOWNERDEAD in a forked child.
+// that failed; -ENODATA for one that ended early; -ESTALE for a file that was written to or cut
+// since it was opened; -EOWNERDEAD in a forked child.
 SPN_API int spn_store_lookup(struct spn_store* store, const int64_t* ids, uint64_t count,
                              uint8_t* weights, uint8_t* scales);
 

@@ -74,9 +74,6 @@ Status RowFile::Unchanged() const noexcept {
   if (fstat(fd_, &now) != 0) {
     return SystemFailure(errno, -1, "fstat");
   }
-  if (now.st_nlink == 0) {
-    return Failure(ESTALE, -1, "the file was replaced or removed since it was opened");
-  }
   if (now.st_size != opened_.st_size) {
     return Failure(ESTALE, now.st_size < opened_.st_size ? now.st_size : opened_.st_size,
                    "the file has %lld bytes, %lld when it was opened",

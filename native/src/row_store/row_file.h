@@ -22,7 +22,8 @@ class RowFile {
   // where the file system refuses it, reads go through the page cache.
   Status Open(const char* path, uint64_t probe_offset_bytes) noexcept;
 
-  // Fails with ESTALE if the file was written to, cut, replaced or removed since it was opened.
+  // Fails with ESTALE if the file was written to or cut since it was opened. A name that now
+  // belongs to another file, or to none, is no failure: what is open still holds the old rows.
   Status Unchanged() const noexcept;
 
   int fd() const noexcept { return fd_; }
