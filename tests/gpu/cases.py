@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.gpu.obstacles import VARIABLE as OBSTACLES
 from tests.gpu.place import Place
-from tests.gpu.servers import Case
+from tests.gpu.servers import Case, Layout
 
 _COMMON = (
     "--disable-flashinfer-autotune",
@@ -44,6 +44,8 @@ V41_GRAPHS = (
     "2",
     "4",
 )
+# Each rank sees one GPU only, which SGLang's own all-reduce does not expect.
+_TWO_RANKS = ("--disable-custom-all-reduce",)
 V41_ENVIRONMENT = {
     OBSTACLES: "1",
     "SGLANG_DSV4_FP4_DEQUANT": "1",
@@ -107,6 +109,44 @@ def tiny_v41(place: Place) -> tuple[Case, ...]:
         Case("v41-memory-again", model, V41_GRAPHS, env),
         Case("v41-rows-graphs", model, V41_GRAPHS, env, shards, rows()),
         Case("v41-prefetch-checked", model, V41_GRAPHS, env, shards, checked()),
+    )
+
+
+def engram_shards(place: Place, layout: Layout) -> Path:
+    """Where ``tiny_engram.reshard`` puts the small Llama's rows for two ranks."""
+    return place.models / "engram" / f"tiny-engram-cuda-{layout}-2"
+
+
+def two_ranks_engram(place: Place) -> tuple[Case, ...]:
+    """The small Llama over two GPUs, in every layout."""
+    model, env = engram_checkpoint(place), ENGRAM_ENVIRONMENT
+    arguments = (*ENGRAM_GRAPHS, *_TWO_RANKS)
+
+    def graphs(layout: Layout, adapters: Adapters) -> Case:
+        name = f"engram-tp2-{layout}-graphs"
+        return Case(name, model, arguments, env, engram_shards(place, layout), adapters, layout, 2)
+
+    return (
+        Case("engram-tp2-memory-graphs", model, arguments, env, ranks=2),
+        graphs("columns", PREFETCH),
+        graphs("equal", rows()),
+        graphs("strided", checked()),
+    )
+
+
+def two_ranks_v41(place: Place) -> tuple[Case, ...]:
+    """DeepSeek-V4.1 over two GPUs."""
+    model, shards, env = v41_checkpoint(place), v41_rows(place), V41_ENVIRONMENT
+    arguments = (*V41_GRAPHS, *_TWO_RANKS)
+
+    def graphs(layout: Layout) -> Case:
+        name = f"v41-tp2-{layout}-graphs"
+        return Case(name, model, arguments, env, shards, checked(), layout, 2)
+
+    return (
+        Case("v41-tp2-memory-graphs", model, arguments, env, ranks=2),
+        graphs("columns"),
+        graphs("strided"),
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tests.gpu.servers import (
     greatest_difference,
 )
 
+_PORTS_PER_SERVER = 20
 _STEP = 3
 """Output token whose own four-gram row is corrupted: it is read in a decode step alone."""
 
@@ -39,7 +41,7 @@ class Comparison:
     deadline: float
     """On the monotonic clock: after this nothing is waited for."""
     answers: dict[str, list[Answer]] = field(default_factory=dict)
-    _ports: int = 0
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def run(self, cases: tuple[Case, ...], *, corrupt_dir: Path | None) -> None:
         """Run all cases, then judge them against the first.
@@ -67,10 +69,11 @@ class Comparison:
         return thread
 
     def _serve(self, case: Case) -> None:
-        self._ports += 1
+        # One port for each rank and one for their meeting, with room for what SGLang adds.
+        port = self.first_port + _PORTS_PER_SERVER * next(self._numbers)
         server = None
         try:
-            server = Server(self.place, case, self.first_port + self._ports)
+            server = Server(self.place, case, port)
             healthy_s = server.wait_healthy(self.deadline)
             began = time.monotonic()
             answers = server.ask(self.deadline)
@@ -108,8 +111,9 @@ class Comparison:
             serving = [report for report in server.reports() if report["role"] == "scheduler"]
             found = [(report["status"], [each["name"] for each in report["adapters"]])
                      for report in serving]  # fmt: skip
-            holds = found == [("installed", [*case.adapters])] and len(layers) == 2
-            says = f"{case.name} reports its adapters and reads two layers from files"
+            wanted = [("installed", [*case.adapters])] * case.ranks
+            holds = found == wanted and len(layers) == 2 * case.ranks
+            says = f"{case.name}: every rank reports its adapters and reads two layers from files"
             self.results.expect(self.stage, says, holds=holds, detail=str(found))
         if checks(case):
             counts = [(layer["checked_rows"], layer["differing_rows"]) for layer in layers]

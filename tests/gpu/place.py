@@ -167,13 +167,15 @@ def python(place: Place, *words: str | Path, timeout_s: float) -> subprocess.Com
 def pack_caches(place: Place) -> Path:
     """Everything that was compiled, as one archive for the next run."""
     archive = place.out / "cache.tar.xz"
-    with archive.open("wb") as out:
+    part = place.work / "cache.part"
+    with part.open("wb") as out:
         tar = subprocess.Popen(
             ["tar", "-C", place.caches, "--exclude=*.lock", "-cf", "-", "."],
             stdout=subprocess.PIPE,
         )
         subprocess.run(["xz", "-T0", "-6"], stdin=tar.stdout, stdout=out, check=True, timeout=60)
         tar.wait(timeout=30)
+    shutil.move(part, archive)
     return archive
 
 

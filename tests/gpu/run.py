@@ -2,8 +2,9 @@
 
 usage: python3 -m tests.gpu.run --out FOLDER [--stage NAME]... [--limit-s SECONDS]
 
-Stages: probe, graph, prefetch, tiny-engram, tiny-v41 (all by default), and warm, which only fills
-the compile caches. Exit code 0 = every expectation holds, 1 = one does not or was not judged.
+Stages: probe, graph, prefetch, tiny-engram, tiny-v41 (all by default); on a machine with two GPUs
+tp2-engram and tp2-v41; and warm, which only fills the compile caches.
+Exit code 0 = every expectation holds, 1 = one does not or was not judged.
 """
 
 from __future__ import annotations
@@ -18,12 +19,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.gpu import place as places
 from tests.gpu.place import REPOSITORY, Place
 from tests.gpu.results import Results
 
+if TYPE_CHECKING:
+    from tests.gpu.servers import Case, Layout
+
 STAGES = ("probe", "graph", "prefetch", "tiny-engram", "tiny-v41")
+MORE = ("tp2-engram", "tp2-v41", "warm")
 _PACKING_S = 45
 """Kept back at the end for the archives of caches and logs."""
 _LARGEST_ARCHIVE_BYTES = 16 << 20
@@ -45,7 +51,7 @@ class Run:
 def asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--stage", action="append", choices=(*STAGES, "warm"))
+    parser.add_argument("--stage", action="append", choices=(*STAGES, *MORE))
     parser.add_argument("--kit", type=Path, default=REPOSITORY / ".gpu" / "site.tar.xz")
     parser.add_argument("--cache", type=Path, default=REPOSITORY / ".gpu" / "cache.tar.xz")
     parser.add_argument("--work", type=Path, default=Path("/tmp/sparkserve-gpu"))
@@ -81,7 +87,7 @@ def prepare(run: Run, stages: tuple[str, ...]) -> None:
     jobs: list[Callable[[Run], None]] = [compile_site]
     if stages != ("warm",):
         jobs.append(compile_native)
-    if {"warm", "tiny-engram"} & {*stages}:
+    if {"warm", "tiny-engram", "tp2-engram"} & {*stages}:
         jobs.append(make_tiny_engram)
     in_parallel(run, jobs)
 
@@ -101,6 +107,8 @@ def go(run: Run, stages: tuple[str, ...]) -> None:
         "warm": warm,
         "tiny-engram": compare_engram,
         "tiny-v41": compare_v41,
+        "tp2-engram": compare_two_ranks_engram,
+        "tp2-v41": compare_two_ranks_v41,
     }
     in_parallel(run, [job for name, job in jobs.items() if name in stages])
 
@@ -172,52 +180,80 @@ def graph(run: Run) -> None:
 def warm(run: Run) -> None:
     """Start what needs no adapter once, so that its kernels lie in the caches."""
     from tests.gpu import cases
-    from tests.gpu.comparison import Comparison
 
     def engram(run: Run) -> None:
-        comparison = Comparison("warm-engram", run.place, run.results, 31000, run.deadline)
-        comparison.run(cases.in_memory(cases.tiny_engram(run.place)), corrupt_dir=None)
+        servers = cases.in_memory(cases.tiny_engram(run.place))
+        compare(run, "warm-engram", 21000, servers, None)
 
     def v41(run: Run) -> None:
         make_v41(run)
-        comparison = Comparison("warm-v41", run.place, run.results, 31100, run.deadline)
-        comparison.run(cases.tiny_v41(run.place)[:1], corrupt_dir=None)
+        compare(run, "warm-v41", 22000, cases.tiny_v41(run.place)[:1], None)
 
     in_parallel(run, (engram, v41))
 
 
 def compare_engram(run: Run) -> None:
     from tests.gpu import cases
-    from tests.gpu.comparison import Comparison
 
-    comparison = Comparison("tiny-engram", run.place, run.results, 31000, run.deadline)
     rows = cases.engram_rows(run.place)
-    comparison.run(cases.tiny_engram(run.place), corrupt_dir=rows)
+    compare(run, "tiny-engram", 21000, cases.tiny_engram(run.place), rows)
 
 
 def compare_v41(run: Run) -> None:
     from tests.gpu import cases
-    from tests.gpu.comparison import Comparison
 
     make_v41(run)
-    pack(run, cases.v41_checkpoint(run.place), cases.v41_rows(run.place))
-    comparison = Comparison("tiny-v41", run.place, run.results, 31100, run.deadline)
+    pack(run, "tiny-v41")
     rows = cases.v41_rows(run.place)
-    comparison.run(cases.tiny_v41(run.place), corrupt_dir=rows)
+    compare(run, "tiny-v41", 22000, cases.tiny_v41(run.place), rows)
 
 
-def pack(run: Run, source: Path, out: Path) -> None:
-    """Pack a checkpoint's tables with our own packer, and verify every row."""
-    job = {"source": str(source), "out": str(out), "tp": 1, "rank": 0, "reserve_gib": 1}
-    job |= {"verify": "full", "layout": "columns"}
+def compare_two_ranks_engram(run: Run) -> None:
+    from tests.gpu import cases
+    from tests.gpu.tiny_engram import reshard
+
+    whole, model = cases.engram_rows(run.place), cases.engram_checkpoint(run.place)
+    layouts: tuple[Layout, ...] = ("columns", "equal", "strided")
+    for layout in layouts:
+        reshard(whole, model, layout, 2, cases.engram_shards(run.place, layout))
+    compare(run, "tp2-engram", 23000, cases.two_ranks_engram(run.place), None)
+
+
+def compare_two_ranks_v41(run: Run) -> None:
+    from tests.gpu import cases
+
+    make_v41(run)
+    layouts: tuple[Layout, ...] = ("columns", "strided")
+    for layout in layouts:
+        for rank in range(2):
+            pack(run, "tp2-v41", layout, rank, 2)
+    compare(run, "tp2-v41", 24000, cases.two_ranks_v41(run.place), None)
+
+
+def compare(
+    run: Run, stage: str, port: int, cases: tuple[Case, ...], corrupt_dir: Path | None
+) -> None:
+    from tests.gpu.comparison import Comparison
+
+    comparison = Comparison(stage, run.place, run.results, port, run.deadline)
+    comparison.run(cases, corrupt_dir=corrupt_dir)
+
+
+def pack(run: Run, stage: str, layout: Layout = "columns", rank: int = 0, tp: int = 1) -> None:
+    """Pack the checkpoint's tables with our own packer, and verify every row."""
+    from tests.gpu.cases import v41_checkpoint, v41_rows
+
+    out = v41_rows(run.place)
     out.mkdir(parents=True, exist_ok=True)
-    path = run.place.work / "pack-job.json"
+    job = {"source": str(v41_checkpoint(run.place)), "out": str(out), "reserve_gib": 1}
+    job |= {"tp": tp, "rank": rank, "layout": layout, "verify": "full"}
+    path = run.place.work / f"pack-{stage}-{layout}-{rank}.json"
     path.write_text(json.dumps(job), encoding="utf-8")
     words = ("-m", "sparkserve.node", "pack", "--job", path)
     done = places.python(run.place, *words, timeout_s=run.left_s(120))
     last = done.stdout.splitlines()[-1] if done.stdout else ""
-    says = "`sparkserve.node pack` packs the tables of the checkpoint and verifies every row"
-    run.results.expect("tiny-v41", says, holds=done.returncode == 0, detail=last[:700])
+    says = f"`sparkserve.node pack` packs rank {rank} of {tp}, {layout}, and verifies every row"
+    run.results.expect(stage, says, holds=done.returncode == 0, detail=last[:700])
 
 
 def keep(run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.client
 import json
 import os
 import random
@@ -16,12 +17,25 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tests.gpu.place import Place
 
+if TYPE_CHECKING:
+    from sparkserve.model.engine_spec import EngineSpec
+
+Layout = Literal["columns", "equal", "strided"]
 PROMPT_TOKENS = (6, 40, 300, 1500)
 NEW_TOKENS = 12
+_ARGS = "server_args="
+# A machine without a network has no other interface, and ranks of one machine need none.
+_LOOPBACK = {
+    "SGLANG_HOST_IP": "127.0.0.1",
+    "HOST_IP": "127.0.0.1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_DEBUG": "WARN",
+}
 _TELLING = ("CUDA graph", "startup timings", "Load weight end", "sparkserve", "FATAL")
 
 
@@ -36,6 +50,10 @@ class Case:
     engram_dir: Path | None = None
     """Rows from the shards in here by our adapters; None = SGLang's tables in memory."""
     adapters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    layout: Layout = "columns"
+    """What the shards were packed with."""
+    ranks: int = 1
+    """Tensor-parallel ranks, each an engine of its own with a GPU of its own, as on a fleet."""
 
 
 @dataclass(frozen=True)
@@ -90,66 +108,91 @@ def greatest_difference(one: list[Answer], other: list[Answer]) -> float:
 
 
 class Server:
-    """One running server in a session of its own."""
+    """One running server: a process per rank, each in a session of its own."""
 
     def __init__(self, place: Place, case: Case, port: int) -> None:
+        """Start it.
+
+        port: rank 0 serves here; the next ones are for the other ranks and for their meeting.
+        """
         self.case, self.port = case, port
-        self.folder = place.runs / case.name
-        self.folder.mkdir(parents=True, exist_ok=True)
         self.began = time.monotonic()
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.folders = [place.runs / f"{case.name}-{rank}" for rank in range(case.ranks)]
+        for rank in range(case.ranks):
+            self._start(place, rank)
+
+    def _start(self, place: Place, rank: int) -> None:
+        case, folder = self.case, self.folders[rank]
+        folder.mkdir(parents=True, exist_ok=True)
         argv = [sys.executable, "-m", "sglang.launch_server"]
         argv += ["--model-path", str(case.checkpoint), "--host", "127.0.0.1"]
-        argv += ["--port", str(port), *case.arguments]
-        env = place.environment() | dict(case.environment)
+        argv += ["--port", str(self.port + rank), *case.arguments]
+        named = dict(case.environment)
+        if case.ranks > 1:
+            argv += ["--tp-size", str(case.ranks), "--nnodes", str(case.ranks)]
+            argv += ["--node-rank", str(rank)]
+            argv += ["--dist-init-addr", f"127.0.0.1:{self.port + case.ranks}"]
+            named |= _LOOPBACK | {"CUDA_VISIBLE_DEVICES": str(rank)}
+        env = place.environment() | named
         if case.adapters:
-            env["SPARKSERVE_ENGINE_SPEC"] = str(self._write_spec(argv, dict(case.environment)))
-        with (self.folder / "engine.log").open("wb") as log:
-            self.process = subprocess.Popen(
+            spec = folder / "engine.json"
+            spec.write_text(self._spec(rank, argv, named).model_dump_json(), encoding="utf-8")
+            env["SPARKSERVE_ENGINE_SPEC"] = str(spec)
+        with (folder / "engine.log").open("wb") as log:
+            process = subprocess.Popen(
                 argv,
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                cwd=self.folder,
+                cwd=folder,
                 start_new_session=True,
             )
+        self.processes.append(process)
 
-    def _write_spec(self, argv: list[str], env: dict[str, str]) -> Path:
+    def _spec(self, rank: int, argv: list[str], env: dict[str, str]) -> EngineSpec:
         from sparkserve.adapters import registry
         from sparkserve.model.engine_spec import EngineSpec, EngramSpec, GuardSpec
 
-        spec = EngineSpec(
-            run_id=self.case.name,
+        case, folder = self.case, str(self.folders[rank])
+        return EngineSpec(
+            run_id=case.name,
             profile="gpu-test",
             profile_digest="0" * 64,
-            node="gpu",
-            rank=0,
-            world_size=1,
-            run_dir=str(self.folder),
-            root=str(self.folder),
+            node=f"gpu{rank}",
+            rank=rank,
+            world_size=case.ranks,
+            run_dir=folder,
+            root=folder,
             argv=tuple(argv),
             env=env,
-            port=self.port,
-            engram=EngramSpec(directory=str(self.case.engram_dir)),
-            adapters=registry.validate(self.case.adapters, world_size=1),
+            port=self.port + rank,
+            engram=EngramSpec(directory=str(case.engram_dir), layout=case.layout),
+            adapters=registry.validate(case.adapters, world_size=case.ranks),
             guard=GuardSpec(port=1, head_address="127.0.0.1"),
         )
-        path = self.folder / "engine.json"
-        path.write_text(spec.model_dump_json(), encoding="utf-8")
-        return path
 
     @property
     def log(self) -> str:
-        return (self.folder / "engine.log").read_text(encoding="utf-8", errors="replace")
+        """What rank 0 wrote."""
+        return self._log(0)
+
+    def _log(self, rank: int) -> str:
+        log = self.folders[rank] / "engine.log"
+        return log.read_text(encoding="utf-8", errors="replace")
 
     def log_end(self) -> str:
-        """The last lines, without SGLang's page of settings."""
-        lines = [line[:300] for line in self.log.splitlines() if "server_args=" not in line]
-        return "\n".join(lines[-25:])
+        """The last lines of every rank, without SGLang's page of settings."""
+        parts = []
+        for rank in range(self.case.ranks):
+            kept = [line[:300] for line in self._log(rank).splitlines() if _ARGS not in line]
+            parts.append("\n".join(kept[-25 // self.case.ranks :]))
+        return "\n--- next rank\n".join(parts)
 
     def telling_lines(self) -> list[str]:
         """Lines about graphs, loading and our adapters."""
-        lines = (line[:220] for line in self.log.splitlines() if "server_args=" not in line)
+        lines = (line[:220] for line in self.log.splitlines() if _ARGS not in line)
         return [line for line in lines if any(word in line for word in _TELLING)][-14:]
 
     def wait_healthy(self, deadline: float) -> float:
@@ -161,10 +204,13 @@ class Server:
             ServerFailed: the server ended or the deadline passed.
         """
         while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                raise ServerFailed(f"exit {self.process.returncode}\n{self.log_end()}")
-            # A server that is starting refuses the connection or answers 503.
-            with contextlib.suppress(OSError), self._open("/health", None, 5) as answer:
+            ended = [each.returncode for each in self.processes if each.poll() is not None]
+            if ended:
+                raise ServerFailed(f"exit {ended}\n{self.log_end()}")
+            # A server that is starting refuses the connection or answers 503; and a connection
+            # to a port that nobody listens on can, rarely, be one with itself.
+            not_yet = contextlib.suppress(OSError, http.client.HTTPException)
+            with not_yet, self._open("/health", None, 5) as answer:
                 if answer.status == 200:
                     return round(time.monotonic() - self.began, 1)
             time.sleep(0.5)
@@ -213,22 +259,26 @@ class Server:
 
     def reports(self) -> list[dict[str, Any]]:
         """Install reports of the server's processes."""
-        return [json.loads(file.read_text()) for file in self.folder.glob("reports/*.json")]
+        return self._files("reports/*.json")
 
     def statistics(self) -> list[dict[str, Any]]:
         """Counters of every Engram layer as the statistics files hold them now."""
-        files = sorted(self.folder.glob("stats/*.json"))
+        return self._files("stats/*.json")
+
+    def _files(self, pattern: str) -> list[dict[str, Any]]:
+        files = [file for folder in self.folders for file in sorted(folder.glob(pattern))]
         return [json.loads(file.read_text()) for file in files]
 
     def stop(self) -> None:
-        """End the server's whole session."""
-        for _ in range(50):
-            try:
-                os.killpg(self.process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                break
-            self.process.poll()
-            time.sleep(0.1)
+        """End the whole sessions of all ranks."""
+        for process in self.processes:
+            for _ in range(50):
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    break
+                process.poll()
+                time.sleep(0.1)
 
     def _open(self, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> Any:
         data = None if body is None else json.dumps(body).encode()

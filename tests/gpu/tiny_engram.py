@@ -6,12 +6,16 @@ and three-grams, which its Engram hash kernel refuses: n-gram size and heads mus
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sparkserve.engram.config import EngramConfig
+from sparkserve.engram.ownership import Layout
+from sparkserve.engram.shard import HEADER_BYTES, ShardName, write_shard
 from sparkserve.sim.build_demo.build import Built, build
 from sparkserve.sim.build_demo.noise import noise
 from sparkserve.sim.build_demo.parts import Llama
@@ -74,6 +78,19 @@ def wide_llama() -> Llama:
 def build_in(root: Path) -> Built:
     """Make ``root/checkpoints/tiny-engram-cuda`` and its packed rows in ``root/engram``."""
     return build(root, RECIPE, wide_llama, inputs={}, progress=print)
+
+
+def reshard(whole: Path, checkpoint: Path, layout: Layout, tp: int, folder: Path) -> None:
+    """Write every rank's shards in a layout, from the shards that one rank holds whole."""
+    config = EngramConfig.from_config(json.loads((checkpoint / "config.json").read_text()))
+    folder.mkdir(parents=True, exist_ok=True)
+    for layer in config.layer_ids:
+        rows = (whole / ShardName(layer, 0, 1).file_name).read_bytes()[HEADER_BYTES:]
+        for rank in range(tp):
+            shard = config.shard(layer, layout, rank, tp)
+            width = shard.row_bytes
+            chunks = (rows[start * width : end * width] for start, end in shard.ranges)
+            write_shard(folder / shard.file_name, shard.header, chunks)
 
 
 if __name__ == "__main__":
