@@ -29,12 +29,14 @@ PROMPT_TOKENS = (6, 40, 300, 1500)
 NEW_TOKENS = 12
 _ARGS = "server_args="
 # A machine without a network has no other interface, and ranks of one machine need none.
-_LOOPBACK = {
+_ONE_MACHINE = {
     "SGLANG_HOST_IP": "127.0.0.1",
     "HOST_IP": "127.0.0.1",
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
     "NCCL_DEBUG": "WARN",
+    # Servers that start beside each other make the GPUs' free memory differ for a moment.
+    "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0",
 }
 _TELLING = ("CUDA graph", "startup timings", "Load weight end", "sparkserve", "FATAL")
 
@@ -133,7 +135,7 @@ class Server:
             argv += ["--tp-size", str(case.ranks), "--nnodes", str(case.ranks)]
             argv += ["--node-rank", str(rank)]
             argv += ["--dist-init-addr", f"127.0.0.1:{self.port + case.ranks}"]
-            named |= _LOOPBACK | {"CUDA_VISIBLE_DEVICES": str(rank)}
+            named |= _ONE_MACHINE | {"CUDA_VISIBLE_DEVICES": str(rank)}
         env = place.environment() | named
         if case.adapters:
             spec = folder / "engine.json"
