@@ -11,7 +11,7 @@ from sparkserve.engram.manifest import manifest_name
 from sparkserve.engram.shard import ShardIdentity
 from sparkserve.facts.shards import ShardFacts, ShardFile, SourceFacts, TableFile
 from sparkserve.model.engram_manifest import EngramManifest, ManifestLayer
-from sparkserve.model.pack import Layout
+from sparkserve.model.layout import Layout
 
 CONFIG: dict[str, Any] = {
     "model_type": "deepseek_v4",

@@ -15,11 +15,21 @@ packed for, so packer, verifier, adapters and checks all ask ``owned_ranges``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from sparkserve.errors import ConfigError
+from sparkserve.model.layout import Layout
 
-Layout = Literal["columns", "equal", "strided"]
+__all__ = [
+    "Layout",
+    "RowRange",
+    "Segment",
+    "columns_range",
+    "equal_range",
+    "owned_columns",
+    "owned_ranges",
+    "segments_of",
+]
 
 
 class RowRange(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from sparkserve.model.base import Model, digest
+from sparkserve.model.layout import Layout
 
 SPEC_SCHEMA = 1
 SPEC_VARIABLE = "SPARKSERVE_ENGINE_SPEC"
@@ -22,7 +23,7 @@ class EngramSpec(Model):
 
     directory: str
     """Absolute directory on the node that holds the row files of every Engram layer."""
-    layout: Literal["columns", "equal", "strided"] = "columns"
+    layout: Layout = "columns"
     """Row ownership rule the files were packed with."""
 
 

@@ -11,7 +11,8 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from sparkserve.model.base import Model
-from sparkserve.model.pack import Layout, PackCode
+from sparkserve.model.layout import Layout
+from sparkserve.model.pack import PackCode
 
 MANIFEST_SCHEMA = 1
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]

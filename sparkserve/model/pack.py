@@ -13,8 +13,7 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from sparkserve.errors import ExitCode
 from sparkserve.model.base import Model
-
-Layout = Literal["columns", "equal", "strided"]
+from sparkserve.model.layout import Layout
 
 
 class PackCode(StrEnum):

@@ -9,7 +9,8 @@ from sparkserve.errors import ExitCode
 from sparkserve.model.base import Model
 from sparkserve.model.engram_manifest import RowSpan
 from sparkserve.model.finding import Finding
-from sparkserve.model.pack import LayerResult, Layout
+from sparkserve.model.layout import Layout
+from sparkserve.model.pack import LayerResult
 
 
 class ShardPlan(Model):

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from sparkserve.model.base import Model, digest
+from sparkserve.model.layout import Layout
 
 EngineKind = Literal["sglang", "vllm", "light"]
 """``light`` is the simulated engine of ``--simulate`` and the tests: same flags, no model."""
@@ -126,7 +127,7 @@ class EngramSettings(Model):
 
     directory: str | None = None
     """Relative paths lie below ``<root>/engram``; none = the engine's own tables."""
-    layout: Literal["columns", "equal", "strided"] = "columns"
+    layout: Layout = "columns"
     """Which rank owns which rows; the rows were packed for one layout."""
     source: str | None = None
     """Where ``pack`` reads the tables: a directory on the nodes (a copy, an NFS mount) or the http

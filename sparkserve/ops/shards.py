@@ -17,8 +17,8 @@ from sparkserve.model.cluster import Cluster
 from sparkserve.model.event import EventKind
 from sparkserve.model.facts import NodeFacts
 from sparkserve.model.finding import Finding
+from sparkserve.model.layout import Layout
 from sparkserve.model.pack import (
-    Layout,
     PackCode,
     PackDone,
     PackEvent,

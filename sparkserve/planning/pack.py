@@ -22,7 +22,8 @@ from sparkserve.model.base import Model
 from sparkserve.model.engram_manifest import RowSpan
 from sparkserve.model.facts import NodeFacts, Unobserved
 from sparkserve.model.finding import FaultClass, Finding
-from sparkserve.model.pack import Layout, PackCode, PackJob, VerifyJob
+from sparkserve.model.layout import Layout
+from sparkserve.model.pack import PackCode, PackJob, VerifyJob
 from sparkserve.model.pack_result import RankPlan, ShardPlan
 from sparkserve.units import GIB, format_bytes
 

@@ -14,7 +14,7 @@ from sparkserve.errors import ExitCode
 from sparkserve.facts.shards import ShardFacts, ShardFile, SourceFacts
 from sparkserve.model.facts import Unobserved
 from sparkserve.model.finding import Finding
-from sparkserve.model.pack import Layout
+from sparkserve.model.layout import Layout
 from tests import packed, scenes
 
 CASES = Path(__file__).parent / "cases"

@@ -11,7 +11,7 @@ import pytest
 from sparkserve.facts import runtime, storage
 from sparkserve.facts.shards import ShardFacts, ShardFile
 from sparkserve.model.facts import NodeFacts, Unobserved
-from sparkserve.model.pack import Layout
+from sparkserve.model.layout import Layout
 from sparkserve.model.pack_result import RankPlan
 from sparkserve.planning import pack
 from sparkserve.planning.pack import Wish
