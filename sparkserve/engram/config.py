@@ -14,6 +14,10 @@ from sparkserve.errors import ConfigError
 from sparkserve.model.base import Model
 
 
+class RowCountError(ConfigError):
+    """Each value is possible, but the tables' rows are not the sums of their columns' primes."""
+
+
 class EngramConfig(Model):
     """The Engram fields of a model's config.json, and the table layout that follows from them."""
 
@@ -43,8 +47,8 @@ class EngramConfig(Model):
         config: the parsed file.
 
         Raises:
-            ConfigError: no Engram fields, one of them missing or impossible, or row counts that
-                are not the sums of the primes that they imply.
+            ConfigError: no Engram fields, or one of them missing or impossible.
+            RowCountError: as ``check_row_counts``.
         """
         text = config.get("text_config")
         # As the engine flattens it: the outer level wins.
@@ -68,11 +72,11 @@ class EngramConfig(Model):
         """Compare the row counts with the sums of the primes.
 
         Raises:
-            ConfigError: they differ, so that ids would not fit the tables.
+            RowCountError: they differ, so that ids would not fit the tables.
         """
         expected = tuple(bounds[-1] for bounds in self.all_bounds)
         if self.num_embeddings != expected:
-            raise ConfigError(
+            raise RowCountError(
                 f"config.json, engram_num_embeddings: {list(self.num_embeddings)}, but the primes "
                 f"from {self.vocab_size} up sum to {list(expected)}"
             )

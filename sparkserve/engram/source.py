@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sparkserve.engram.config import EngramConfig
+from sparkserve.engram.config import EngramConfig, RowCountError
 from sparkserve.engram.direct_file import Arena
 from sparkserve.engram.pack_error import PackError
 from sparkserve.errors import ConfigError
@@ -281,10 +281,10 @@ def read_safetensors_header(file: SourceFile) -> tuple[bytes, int]:
 def _engram_config(config: Mapping[str, Any], folder: Folder) -> EngramConfig:
     try:
         return EngramConfig.from_config(config)
+    except RowCountError as error:
+        raise PackError(PackCode.PRIMES, error.message, path=folder.place) from error
     except ConfigError as error:
-        # The one complaint about values that are each possible: they do not fit together.
-        code = PackCode.PRIMES if "primes" in error.message else PackCode.SOURCE_HEADER
-        raise PackError(code, error.message, path=folder.place) from error
+        raise PackError(PackCode.SOURCE_HEADER, error.message, path=folder.place) from error
 
 
 def _weight_map(index: bytes, folder: Folder) -> Mapping[str, str]:

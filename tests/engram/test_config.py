@@ -1,6 +1,6 @@
 import pytest
 
-from sparkserve.engram.config import EngramConfig
+from sparkserve.engram.config import EngramConfig, RowCountError
 from sparkserve.engram.constants import DEEPSEEK_V41_FLASH
 from sparkserve.errors import ConfigError
 
@@ -61,6 +61,14 @@ def test_the_outer_level_wins_as_in_the_engine():
 def test_a_config_that_does_not_fit_is_refused_by_the_field(config, words):
     with pytest.raises(ConfigError, match=words):
         EngramConfig.from_config(config)
+
+
+def test_row_counts_that_the_primes_do_not_make_are_told_from_a_bad_field():
+    with pytest.raises(RowCountError):
+        EngramConfig.from_config({**TEXT, "engram_num_embeddings": [384006168, 384016683]})
+    with pytest.raises(ConfigError) as caught:
+        EngramConfig.from_config({**TEXT, "engram_n_heads": "many"})
+    assert not isinstance(caught.value, RowCountError)
 
 
 def test_a_layer_without_a_table_is_named():
