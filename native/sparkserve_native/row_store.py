@@ -224,8 +224,9 @@ class RowStore:
 
         Raises:
             RowStoreError: it failed, or it is submitted and not waited for.
+            ValueError: the store is closed, or the job is another store's.
         """
-        with self._in_use():
+        with self._using(job):
             self._check(_library().spn_store_run(job.address))
 
     def submit(self, job: LookupJob) -> None:
@@ -233,8 +234,9 @@ class RowStore:
 
         Raises:
             RowStoreError: it is submitted already.
+            ValueError: the store is closed, or the job is another store's.
         """
-        with self._in_use():
+        with self._using(job):
             self._check(_library().spn_store_submit(job.address))
             self._submitted.add(job)
 
@@ -243,8 +245,9 @@ class RowStore:
 
         Raises:
             RowStoreError: the job failed, or it was not submitted.
+            ValueError: the store is closed, or the job is another store's.
         """
-        with self._in_use():
+        with self._using(job):
             result = _library().spn_store_wait(job.address)
             self._submitted.discard(job)
             self._check(result)
@@ -310,6 +313,14 @@ class RowStore:
             with self._idle:
                 self._users -= 1
                 self._idle.notify_all()
+
+    @contextmanager
+    def _using(self, job: LookupJob) -> Iterator[None]:
+        """``_in_use`` for a job; that of another store would go past that store's ``close``."""
+        if job.store is not self:
+            raise ValueError(f"{self.file.path}: a job of the store of {job.store.file.path}")
+        with self._in_use():
+            yield
 
     def _check(self, result: int) -> None:
         if result >= 0:

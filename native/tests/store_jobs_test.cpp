@@ -1,12 +1,17 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <latch>
 #include <string>
 #include <thread>
 
 #include "harness.h"
 #include "opened.h"
+#include "row_store/job_queue.h"
 #include "table.h"
 
 namespace sparkserve {
@@ -91,6 +96,60 @@ TEST("store: a submitted job that fails says so when it is waited for") {
   CHECK_EQ(spn_store_run(&job), 0);
   out.Check(table, ids);
   CHECK_EQ(std::string(job.error), "");
+}
+
+// An engine whose reads go on only when the test says so.
+class HeldEngine final : public Engine {
+ public:
+  explicit HeldEngine(std::unique_ptr<Engine> real) : real_(std::move(real)) {}
+  Status Read(std::span<const Extent> extents, Sink& sink, ReadCounts& counts) noexcept override {
+    entered.count_down();
+    released.wait();
+    return real_->Read(extents, sink, counts);
+  }
+  uint32_t depth() const noexcept override { return real_->depth(); }
+  uint64_t arena_bytes() const noexcept override { return real_->arena_bytes(); }
+
+  std::latch entered{1};
+  std::latch released{1};
+
+ private:
+  std::unique_ptr<Engine> real_;
+};
+
+TEST("store: a job that another thread runs was not submitted, and cannot be waited for") {
+  const Table table("directjob", 777, 300);
+  const int fd = open(table.path.c_str(), O_RDONLY);
+  CHECK(fd >= 0);
+  {
+    std::unique_ptr<Engine> real;
+    CHECK(MakePreadEngine({fd, 32768, 1}, 1, real).ok());
+    auto made = std::make_unique<HeldEngine>(std::move(real));
+    HeldEngine& engine = *made;
+    Store store;
+    CHECK(store.Open(table.Config(SPN_ENGINE_PREAD, 0), std::move(made)).ok());
+    JobQueue queue;
+    CHECK(queue.Start(store).ok());
+    const std::vector<int64_t> ids{1, 2, 299};
+    Buffers out(ids.size());
+    spn_lookup_job job{};
+    job.ids = ids.data();
+    job.count = ids.size();
+    job.weights = out.weights.data();
+    job.scales = out.scales.data();
+    int ran = -1;
+    std::thread runner([&] { ran = queue.Run(job).number; });
+    engine.entered.wait();
+    const int waited = queue.Wait(job).number;
+    const int submitted = queue.Submit(job).number;
+    engine.released.count_down();
+    runner.join();
+    CHECK_EQ(waited, EINVAL);
+    CHECK_EQ(submitted, EBUSY);
+    CHECK_EQ(ran, 0);
+    out.Check(table, ids);
+  }
+  close(fd);
 }
 
 TEST("store: closing finishes the jobs that are queued") {

@@ -264,6 +264,17 @@ def test_jobs_give_the_rows_of_ids_that_change_between_them(table):
         assert job.address == address
 
 
+def test_a_job_of_another_store_is_refused(table):
+    ids, rows = array("q", [7]), bytearray(ROW_BYTES)
+    with RowStore(table.file) as store, RowStore(table.file) as other:
+        job = store.job(*addresses(ids), 1, *addresses(rows), 0)
+        for step in (other.run, other.submit, other.wait):
+            with pytest.raises(ValueError, match="a job of the store of"):
+                step(job)
+        store.run(job)
+    assert rows == table.row(7)
+
+
 def test_a_job_is_submitted_once_and_waited_for_once(table):
     ids, rows = array("q", [7]), bytearray(ROW_BYTES)
     with RowStore(table.file) as store:

@@ -41,7 +41,7 @@ Status JobQueue::Run(spn_lookup_job& job) noexcept {
     if (job.state != kAtRest) {
       return Busy();
     }
-    job.state = kRunning;
+    job.state = kDirect;
   }
   Look(job);
   std::lock_guard lock(mutex_);
@@ -66,7 +66,7 @@ Status JobQueue::Submit(spn_lookup_job& job) noexcept {
 
 Status JobQueue::Wait(spn_lookup_job& job) noexcept {
   std::unique_lock lock(mutex_);
-  if (job.state == kAtRest) {
+  if (job.state == kAtRest || job.state == kDirect) {
     return Failure(EINVAL, -1, "the job was not submitted");
   }
   done_.wait(lock, [&job] { return job.state == kDone || job.state == kAtRest; });

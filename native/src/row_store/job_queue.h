@@ -31,7 +31,8 @@ class JobQueue {
   Status Wait(spn_lookup_job& job) noexcept;
 
  private:
-  enum State : uint32_t { kAtRest = 0, kQueued = 1, kRunning = 2, kDone = 3 };
+  // kDirect: Run does it, so that there is nothing to wait for.
+  enum State : uint32_t { kAtRest = 0, kQueued = 1, kRunning = 2, kDone = 3, kDirect = 4 };
 
   void Serve() noexcept;
   void Look(spn_lookup_job& job) noexcept;
