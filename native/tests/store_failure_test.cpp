@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -30,6 +31,13 @@ TEST("store: an id outside the table fails, gives zeros, and the store works on"
     out.Check(table, ids);
   }
   CHECK_EQ(StatsOf(store).failed_lookups, 5u);
+}
+
+TEST("store: a file is opened so that reads wait for its disk") {
+  RowFile file;  // one that takes no direct I/O
+  CHECK(file.Open("/proc/self/status", 0).ok());
+  CHECK(!file.direct());
+  CHECK_EQ(fcntl(file.fd(), F_GETFL) & O_NONBLOCK, 0);
 }
 
 // An engine whose reads fail where the test says so, after half of them were delivered.

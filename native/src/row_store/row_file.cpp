@@ -38,6 +38,10 @@ Status RowFile::Open(const char* path, uint64_t probe_offset_bytes) noexcept {
   if (!S_ISREG(opened_.st_mode)) {
     return Failure(EINVAL, -1, "not a regular file");
   }
+  // Or a read through the page cache may answer "try again" instead of waiting for the disk.
+  if (fcntl(fd_, F_SETFL, 0) != 0) {
+    return SystemFailure(errno, -1, "fcntl");
+  }
   return TryDirect(path, probe_offset_bytes);
 }
 
