@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import textwrap
@@ -23,13 +24,14 @@ from tests.gpu.servers import Answer, Case, first_difference, greatest_differenc
 
 # Answers with numbers that depend on the prompt, and on a file that a test may put in its way.
 FAKE = """
-import argparse, json, pathlib, sys
+import argparse, json, os, pathlib, sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 parser = argparse.ArgumentParser()
 for name in ("--model-path", "--host", "--port"):
     parser.add_argument(name)
 asked, _ = parser.parse_known_args()
 model = pathlib.Path(asked.model_path)
+pathlib.Path("argv.json").write_text(json.dumps([sys.argv, os.environ.get("CUDA_VISIBLE_DEVICES")]))
 if (model / "refuses").exists():
     sys.exit("no such model")
 spoiled = (model / "spoiled").exists() and "again" in str(pathlib.Path.cwd())
@@ -63,11 +65,11 @@ def place(tmp_path: Path) -> Place:
     return made
 
 
-def compare(place: Place, model: Path, port: int) -> Results:
+def compare(place: Place, model: Path, port: int, ranks: int = 1) -> Results:
     results = Results(place.out)
     model.mkdir(exist_ok=True)
-    cases = tuple(Case(name, model, ENGRAM_GRAPHS) for name in ("first", "again"))
-    Comparison("fake", place, results, port, time.monotonic() + 20).run(cases, corrupt_dir=None)
+    cases = tuple(Case(name, model, ENGRAM_GRAPHS, ranks=ranks) for name in ("first", "again"))
+    Comparison("fake", place, results, port, time.monotonic() + 120).run(cases, corrupt_dir=None)
     results.write()
     return results
 
@@ -79,6 +81,21 @@ def test_equal_servers_pass_and_leave_a_readable_record(place: Place, tmp_path: 
     lines = (place.out / "results.jsonl").read_text().splitlines()
     assert {"first", "again"} <= {json.loads(line)["what"] for line in lines}
     assert json.loads((place.out / "results.json").read_text())["passed"] is True
+
+
+def test_every_rank_is_an_engine_of_its_own_with_a_gpu_of_its_own(
+    place: Place, tmp_path: Path
+) -> None:
+    results = compare(place, tmp_path / "model", 21340, ranks=2)
+    assert results.passed, results.summary()
+    seen, meetings = [], set()
+    for rank in range(2):
+        argv, gpu = json.loads((place.runs / f"first-{rank}" / "argv.json").read_text())
+        values = dict(itertools.pairwise(argv))
+        seen.append((values["--node-rank"], values["--nnodes"], values["--tp-size"], gpu))
+        meetings.add(values["--dist-init-addr"])
+    assert seen == [("0", "2", "2", "0"), ("1", "2", "2", "1")]
+    assert len(meetings) == 1
 
 
 def test_a_server_that_answers_otherwise_fails_with_the_first_place_that_differs(
