@@ -76,7 +76,7 @@ class PackRun:
             lock = lock_path(self.out, self.job.rank, self.job.tp, self.job.layout)
             stack.enter_context(pack_lock(lock))
             existing, stale = self._existing(checkpoint)
-            planner = Planner(self.job, checkpoint, existing)
+            planner = Planner(self.job, checkpoint, existing, self.reporter)
             tasks = tuple(
                 planner.task(layer, table) for layer, table in zip(layers, tables, strict=True)
             )
@@ -122,7 +122,7 @@ class PackRun:
         first = differences[0]
         raise PackError(
             first.code,
-            f"shards of another source stand here: {first}",
+            f"other shards stand here: {first}",
             path=path,
             hint="sparkserve pack --replace packs anew; until then they stay as they are",
         )
@@ -194,8 +194,8 @@ class PackRun:
                         each.stored, table, self.reporter
                     )
             except PackError as error:
-                if error.code is PackCode.VERIFY and each.task.to_pack:
-                    # The part is not what was written: the next call must not go on with it.
+                if error.code is PackCode.VERIFY:
+                    # The file is not what was written: the next call must not go on with it.
                     journal_path(each.task.part.target).unlink(missing_ok=True)
                 raise
             each.verified = self.job.verify
@@ -234,7 +234,7 @@ class PackRun:
                 part.part.replace(part.target)
             if packed:
                 sync_folder(self.out)
-            if manifest != existing:
+            if packed or manifest != existing:
                 write_manifest(self.out, manifest)
             sweep(path)
             for each in self._whole:

@@ -1,9 +1,9 @@
 """What is to be done for each layer of a job, by what stands in the folder already.
 
-A shard is kept where its manifest, or the journal of a call that ended just before it wrote one,
-says that it came from this very source. A whole shard of nobody is compared with the source and
-adopted. Anything else that stands in the way is refused, or replaced on request, never written
-over.
+A shard is kept where its manifest says that it came from this very source, or where it agrees with
+the journal of a call that ended just before it wrote one. A whole shard of nobody is compared with
+the source and adopted. Anything else that stands in the way is refused. On request everything is
+packed anew and replaced, never written over.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from sparkserve.engram.chunks import ShardChunks
 from sparkserve.engram.journal import Journal, SourceIdentity, part_path, read_journal
 from sparkserve.engram.manifest import bounds_sha256, judge_manifest
 from sparkserve.engram.pack_error import PackError, disk_error
-from sparkserve.engram.pack_part import PartTask, listed_bytes
+from sparkserve.engram.pack_part import PartTask, listed_bytes, whole_by_note
+from sparkserve.engram.reporter import Reporter
 from sparkserve.engram.shard import ShardIdentity, read_shard
 from sparkserve.engram.source import Checkpoint, TableSource
 from sparkserve.errors import ShardError
@@ -60,6 +61,7 @@ class Planner:
     checkpoint: Checkpoint
     existing: EngramManifest | None
     """The manifest that stands there and is of this source."""
+    reporter: Reporter
 
     @property
     def out(self) -> Path:
@@ -79,14 +81,14 @@ class Planner:
         part = PartTask(target, chunks, table, self.checkpoint.folder, journal)
         if target.exists():
             return self._standing(part, shard)
-        action = "resume" if journal.checksums and part.part.exists() else "pack"
+        action = "resume" if listed_bytes(part) else "pack"
         return self._made(part, action)
 
     def _standing(self, part: PartTask, shard: ShardIdentity) -> LayerTask:
         """A file stands where the shard belongs."""
         listed = self._listed(shard)
         differences = self._differences(part, listed) if listed else ()
-        if listed and not differences:
+        if listed and not differences and not self.job.replace:
             chunks = ShardChunks(shard, listed.checksum_span_bytes)
             kept = PartTask(part.target, chunks, part.table, part.folder, part.journal)
             return self._made(kept, "keep", listed)
@@ -100,7 +102,7 @@ class Planner:
                 f"{error.message}; a shard that stands is never written over",
                 hint=_REPLACE,
             ) from error
-        if part.journal.sha256 is not None and not part.part.exists():
+        if whole_by_note(part, self.reporter):
             return self._made(part, "keep", part.journal)
         if self.job.replace:
             return self._made(part, "replace")

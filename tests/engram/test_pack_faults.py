@@ -292,6 +292,22 @@ def test_a_shard_of_another_packer_with_one_wrong_bit_is_not(
     assert read_manifest(tmp_path, 0, 1, "columns") is None
 
 
+def test_a_shard_that_rotted_under_its_manifest_is_packed_anew_on_request(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    job = job_of(checkpoint.write(), tmp_path)
+    pack(job)
+    manifest = read_manifest(tmp_path, 0, 1, "columns")
+    rotten = bytearray((tmp_path / NAME).read_bytes())
+    rotten[4096 + 264 * 800 + 17] ^= 4
+    (tmp_path / NAME).write_bytes(rotten)
+    done = pack(job.model_copy(update={"replace": True}))
+    assert [layer.action for layer in done.layers] == ["replaced", "replaced"]
+    assert (tmp_path / NAME).read_bytes() == expected_file(checkpoint, 1, "columns", 0, 1)
+    assert read_manifest(tmp_path, 0, 1, "columns") == manifest
+    assert leftovers(tmp_path) == []
+
+
 def test_shards_of_another_checkpoint_stay_until_the_new_ones_are_whole(
     checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
