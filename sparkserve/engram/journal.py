@@ -10,11 +10,13 @@ import hashlib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from sparkserve.engram.source import Checkpoint, TableSource
 from sparkserve.files import PART_MARK, replace_file
 from sparkserve.model.base import Model
+from sparkserve.model.engram_manifest import Checksum, Sha256
+from sparkserve.units import MIB
 
 Bytes = bytes | bytearray | memoryview
 
@@ -50,10 +52,10 @@ class Journal(Model):
     """Time or ETag of the source's file; empty = unknown."""
     header_sha256: str
     """Digest of the shard's own header."""
-    chunk_bytes: int
-    checksums: tuple[str, ...] = ()
+    chunk_bytes: int = Field(ge=MIB, multiple_of=MIB)
+    checksums: tuple[Checksum, ...] = ()
     """XXH3-64 of the chunks that are written, from the first on."""
-    sha256: str | None = None
+    sha256: Sha256 | None = None
     """Of the whole file, once it is whole and on the disk."""
 
 

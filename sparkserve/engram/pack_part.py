@@ -48,7 +48,9 @@ class PartTask:
 
 
 def listed_bytes(task: PartTask) -> int:
-    """Bytes of the part file that its journal claims."""
+    """Bytes of the part file that its journal claims; none where there is no part file."""
+    if not task.part.exists():
+        return 0
     return min(len(task.journal.checksums) * task.chunks.chunk_bytes, task.chunks.file_bytes)
 
 
@@ -58,23 +60,40 @@ def trusted(task: PartTask, reporter: Reporter) -> Digests:
     Raises:
         PackError: the disk gave an error, or the job shall stop.
     """
+    listed = listed_bytes(task)
+    if listed == 0:
+        return Digests()
+    return _agreeing(task.part, ByteSpan(0, listed), task, reporter)
+
+
+def whole_by_note(task: PartTask, reporter: Reporter) -> bool:
+    """Whether the shard that stands is, byte for byte, what the journal says was packed.
+
+    Raises:
+        PackError: the disk gave an error, or the job shall stop.
+    """
+    if task.journal.sha256 is None or task.part.exists():
+        return False
+    reporter.begin("check", task.chunks.file_bytes)
+    found = _agreeing(task.target, ByteSpan(0, task.chunks.file_bytes), task, reporter)
+    return (tuple(found.checksums), found.sha256) == (task.journal.checksums, task.journal.sha256)
+
+
+def _agreeing(path: Path, span: ByteSpan, task: PartTask, reporter: Reporter) -> Digests:
     digests = Digests()
-    if not task.journal.checksums:
-        return digests
-    span, chunk_bytes = ByteSpan(0, listed_bytes(task)), task.chunks.chunk_bytes
     try:
-        with DirectFile(task.part) as file:
+        with DirectFile(path) as file:
             listed = iter(task.journal.checksums)
-            for data in stored_chunks(file, span, chunk_bytes, reporter):
-                if checksum(data) != next(listed):
+            for data in stored_chunks(file, span, task.chunks.chunk_bytes, reporter):
+                if checksum(data) != next(listed, None):
                     break
                 digests.add(data)
                 reporter.step(task.table.layer, len(data))
     except (EndOfFileError, FileNotFoundError):
-        # A part file that is shorter than its journal says is trusted as far as it goes.
+        # A file that is shorter than its journal says is trusted as far as it goes.
         return digests
     except OSError as error:
-        raise disk_error(error, task.part, "reading what is packed already") from error
+        raise disk_error(error, path, "reading what is packed already") from error
     return digests
 
 

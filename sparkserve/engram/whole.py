@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sparkserve.engram.journal import Journal
@@ -54,7 +54,8 @@ def kept(task: LayerTask) -> WholeShard:
         case ManifestLayer() as listed:
             return WholeShard(task, listed.checksums, listed.sha256)
         case Journal() as journal:
-            return whole_by_journal(task, journal)
+            # The plan keeps by a journal only what agrees with it.
+            return replace(whole_by_journal(task, journal), checksums_seen=True)
         case None:
             raise ValueError(f"{task.plan.file} is kept, but nothing vouches for it")
 

@@ -137,7 +137,7 @@ class PackJob(_RankJob):
     chunk_mib: int = Field(default=64, ge=1, le=256)
     """Bytes per read, interleave and write; the packer holds at most about seven of them."""
     replace: bool = False
-    """Pack anew where other shards stand; they are replaced only when the new ones are whole."""
+    """Pack anew whatever stands there; it is replaced only when the new shards are whole."""
 
 
 class VerifyJob(_RankJob):
@@ -149,7 +149,8 @@ class VerifyJob(_RankJob):
 
 
 Phase = Literal["check", "hash", "pack", "verify"]
-"""``hash`` = the part of an earlier, interrupted call is read again before it is trusted."""
+"""``check`` and ``hash`` = what an earlier, interrupted call packed is read again before it is
+trusted: whole shards, then parts."""
 
 
 class PlannedLayer(Model):

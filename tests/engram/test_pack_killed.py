@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +15,8 @@ import pytest
 
 from sparkserve.engram.journal import journal_path, part_path
 from sparkserve.engram.manifest import read_manifest
-from sparkserve.model.pack import PackJob
+from sparkserve.engram.pack_error import PackError
+from sparkserve.model.pack import PackCode, PackJob
 from tests.engram.checkpoints import Checkpoint
 from tests.engram.packing import Run, expected_file, job_of, leftovers, pack
 
@@ -69,7 +72,10 @@ def test_after_kill_9_the_next_call_ends_with_the_same_bytes(
     kill_at = min(int((point + source.random()) * changes / POINTS), changes - 1)
     out = tmp_path / "out"
     job = job_of(checkpoint, out, tp=2, verify="none")
-    killed = child(job_file(tmp_path, job), kill_at)
+    # Notes are left out while one is under way, so this run may end after fewer changes.
+    while (killed := child(job_file(tmp_path, job), kill_at)).returncode == 0:
+        shutil.rmtree(out)
+        kill_at -= 1
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     check_nothing_false(out, expected)
     run = Run()
@@ -191,3 +197,52 @@ def test_another_chunk_size_goes_on_with_the_old_one(
     manifest = read_manifest(interrupted, 0, 2, "columns")
     assert manifest is not None
     assert [layer.checksum_span_bytes for layer in manifest.layers] == [1 << 20, 2 << 20]
+
+
+@pytest.fixture
+def unsigned(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, PackJob]:
+    """Shards in place whose call ended before it wrote their manifest."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    out = tmp_path / "out"
+    job = job_of(checkpoint, out, tp=2, verify="none")
+    with monkeypatch.context() as patch:
+        patch.setattr("sparkserve.engram.pack.write_manifest", full)
+        with pytest.raises(PackError) as caught:
+            pack(job)
+    assert caught.value.code is PackCode.DISK_FULL
+    assert read_manifest(out, 0, 2, "columns") is None
+    return out, job
+
+
+def test_shards_without_a_manifest_are_kept_where_they_agree_with_their_journals(
+    unsigned: tuple[Path, PackJob], whole: tuple[str, int]
+) -> None:
+    out, job = unsigned
+    done = pack(job)
+    assert [(layer.action, layer.checksums) for layer in done.layers] == [("kept", "pass")] * 2
+    assert (out / "manifest-r0of2.json").read_text() == whole[0]
+    assert leftovers(out) == []
+
+
+def test_a_shard_that_does_not_agree_with_its_journal_gets_no_manifest(
+    unsigned: tuple[Path, PackJob], expected: dict[int, bytes]
+) -> None:
+    out, job = unsigned
+    wrong = bytearray(expected[14])
+    wrong[4096 + 264 * 9000] ^= 1
+    (out / NAMES[14]).write_bytes(wrong)
+    with pytest.raises(PackError) as caught:
+        pack(job)
+    assert (caught.value.code, caught.value.offset_bytes) == (PackCode.VERIFY, 4096 + 264 * 9000)
+    assert read_manifest(out, 0, 2, "columns") is None
+    run = Run()
+    done = pack(job.model_copy(update={"replace": True}), run)
+    assert [layer.action for layer in done.layers] == ["kept", "replaced"]
+    assert run.of("planned")[0].layers[1].done_bytes == 0, "there is no part file"
+    assert {n: (out / name).read_bytes() for n, name in NAMES.items()} == expected
+    assert leftovers(out) == []
