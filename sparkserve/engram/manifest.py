@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from sparkserve.engram.ownership import Layout
+from sparkserve.engram.shard import ShardName, kind_of
 from sparkserve.errors import ShardError
 from sparkserve.files import replace_file
 from sparkserve.model.base import digest
@@ -45,7 +46,7 @@ def parse_manifest(text: str | bytes, path: str) -> EngramManifest:
         ShardError: not a manifest of this schema, or one that contradicts itself.
     """
     try:
-        return EngramManifest.model_validate_json(text)
+        found = EngramManifest.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "the file"
@@ -55,6 +56,17 @@ def parse_manifest(text: str | bytes, path: str) -> EngramManifest:
             f"not a manifest that this version reads: {place}: {reason}",
             hint="sparkserve pack --replace, or use the version that packed these shards",
         ) from error
+    for layer in found.layers:
+        # The file that is judged must be the one that is served.
+        kind = kind_of(found.layout)
+        name = ShardName(layer.layer, found.rank, found.tp, kind).file_name
+        if layer.packed_file != name:
+            raise ShardError(
+                path,
+                f"layer {layer.layer} lies in {layer.packed_file!r}, expected {name}",
+                hint="sparkserve pack --replace",
+            )
+    return found
 
 
 def read_manifest(directory: Path, rank: int, tp: int, layout: Layout) -> EngramManifest | None:

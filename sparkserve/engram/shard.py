@@ -40,6 +40,7 @@ __all__ = [
     "ShardKind",
     "ShardName",
     "StridedHeader",
+    "kind_of",
     "read_header",
     "read_shard",
     "row_bytes_of",
@@ -54,6 +55,11 @@ _READERS: dict[ShardKind, Callable[[bytes, Path], Header]] = {
     "contiguous": ShardHeader.unpack,
     "strided": StridedHeader.unpack,
 }
+
+
+def kind_of(layout: Layout) -> ShardKind:
+    """What the names of a layout's files tell."""
+    return "strided" if layout == "strided" else "contiguous"
 
 
 class ShardName(NamedTuple):
@@ -96,8 +102,7 @@ class ShardIdentity:
     @property
     def file_name(self) -> str:
         """Name of the shard's file."""
-        kind: ShardKind = "strided" if self.layout == "strided" else "contiguous"
-        return ShardName(self.layer, self.rank, self.tp, kind).file_name
+        return ShardName(self.layer, self.rank, self.tp, kind_of(self.layout)).file_name
 
     @property
     def total_rows(self) -> int:

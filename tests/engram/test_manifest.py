@@ -346,3 +346,13 @@ def test_the_size_on_disk_is_what_stat_says(real: Path) -> None:
         status = (real.parent / name).stat()
         assert (file.size_bytes, file.allocated_bytes) == (status.st_size, status.st_blocks * 512)
     assert set(found) == {each.packed_file for each in original.layers}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["other.bin", "engram-l1-r0of4.bin", "engram-l14-r1of4.bin", "engram-l1-r1of4.strided.bin"],
+)
+def test_a_manifest_cannot_have_another_file_judged_than_the_one_that_is_served(name: str) -> None:
+    text = manifest(layers=(layer(1, packed_file=name),)).model_dump_json()
+    with pytest.raises(ShardError, match=r"lies in .*, expected engram-l1-r1of4\.bin"):
+        parse_manifest(text, "manifest-r1of4.json")
