@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 from sparkserve.engram.direct_file import Arena
 from sparkserve.engram.pack_error import PackError
@@ -31,6 +31,7 @@ _MAX_REDIRECTS = 5
 _AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 _RUN_OUT = frozenset({401, 403, 404, 410})
 """What a redirect's address answers when its time is over."""
+_QUERY = re.compile(r"\?\S+")
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
@@ -57,8 +58,11 @@ class HttpFolder:
         """Nothing is asked yet.
 
         url: of the folder, such as ``https://host/model/resolve/<revision>``.
+
+        Raises:
+            PackError: no such address can be, or it holds a name or password.
         """
-        self.place = url.rstrip("/")
+        self.place = _folder_url(url)
         self._fetcher = _Fetcher(token, patience)
 
     def read_small(self, name: str, limit_bytes: int) -> bytes | None:
@@ -80,7 +84,7 @@ class HttpFolder:
 
     def open(self, name: str) -> HttpFile:
         """Ask for a file's first byte, which tells its size and version."""
-        return HttpFile(name, f"{self.place}/{name}", self._fetcher)
+        return HttpFile(name, f"{self.place}/{quote(name)}", self._fetcher)
 
     def close(self) -> None:
         """Close the connections."""
@@ -229,7 +233,8 @@ class _Fetcher:
             except _Busy as busy:
                 reason, wait_s = str(busy), busy.wait_s
             except EndpointError as error:
-                reason = error.message
+                # What a redirect adds to an address is often a signature that opens it.
+                reason = _QUERY.sub("?...", error.message)
             failures = 1 if request.reached() > before else failures + 1
             before = request.reached()
             self._rest(url, failures, wait_s, reason)
@@ -296,12 +301,18 @@ class _Fetcher:
         return client, target.removeprefix(origin)
 
     def _redirected(self, url: str, target: str, reply: BytesReply) -> str:
-        location = urljoin(target, reply.headers.get("location", ""))
-        if urlsplit(location).scheme not in ("http", "https"):
+        try:
+            location = urljoin(target, reply.headers.get("location", ""))
+            scheme, host = _scheme_and_host(location)
+        except ValueError as error:
+            raise PackError(
+                PackCode.SOURCE_UNREACHABLE, f"redirected to no address: {error}", path=url
+            ) from error
+        if scheme not in ("http", "https") or not host:
             raise PackError(
                 PackCode.SOURCE_UNREACHABLE, "redirected to something that is not http", path=url
             )
-        if urlsplit(target).scheme == "https" and urlsplit(location).scheme != "https":
+        if urlsplit(target).scheme == "https" and scheme != "https":
             raise PackError(PackCode.SOURCE_UNREACHABLE, "redirected from https to http", path=url)
         return location
 
@@ -325,6 +336,30 @@ class _Busy(Exception):
     def __init__(self, reason: str, wait_s: float | None) -> None:
         super().__init__(reason)
         self.wait_s = wait_s
+
+
+def _folder_url(url: str) -> str:
+    try:
+        _, host = _scheme_and_host(url)
+    except ValueError as error:
+        raise PackError(PackCode.JOB, f"source {url!r} is no address: {error}") from error
+    if not host:
+        raise PackError(PackCode.JOB, f"source {url!r} names no host")
+    if urlsplit(url).username is not None:
+        # Not repeated here: every message and event would carry the password on.
+        raise PackError(
+            PackCode.JOB,
+            "the source's address holds a user or password",
+            hint="put a token into a file of mode 0600 and name it with --token-file",
+        )
+    return url.rstrip("/")
+
+
+def _scheme_and_host(url: str) -> tuple[str, str | None]:
+    """Raises ValueError where the address, or only its port, cannot be."""
+    parts = urlsplit(url)
+    _ = parts.port
+    return parts.scheme, parts.hostname
 
 
 def _same_host(one: str, other: str) -> bool:

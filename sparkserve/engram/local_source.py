@@ -45,7 +45,7 @@ class LocalFolder:
     def open(self, name: str) -> SourceFile:
         """Open a file."""
         try:
-            return LocalFile(self.path / name)
+            return LocalFile(name, self.path / name)
         except OSError as error:
             raise _error(error, self.path / name) from error
 
@@ -56,10 +56,10 @@ class LocalFolder:
 class LocalFile:
     """A checkpoint's file on this machine."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, name: str, path: Path) -> None:
         self._file = DirectFile(path)
         status = self._file.status
-        self.name = path.name
+        self.name = name
         self.place = str(path)
         self.size_bytes = status.st_size
         self.version = f"mtime:{status.st_mtime_ns}"

@@ -36,6 +36,7 @@ class SourceFile(Protocol):
     """One file of a checkpoint, open for reading by several threads."""
 
     name: str
+    """As the folder was asked for it."""
     place: str
     """Path or URL, for messages."""
     size_bytes: int
@@ -294,9 +295,11 @@ def _weight_map(index: bytes, folder: Folder) -> Mapping[str, str]:
             PackCode.SOURCE_HEADER, "no weight_map of file names", path=f"{folder.place}/{INDEX}"
         )
     for name in set(shards.values()):
-        if name.startswith("/") or ".." in name.split("/"):
+        if not name.isprintable() or name.startswith("/") or {"", ".."} & set(name.split("/")):
             raise PackError(
-                PackCode.SOURCE_HEADER, f"{name!r} lies outside the folder", path=folder.place
+                PackCode.SOURCE_HEADER,
+                f"the index names {name!r}, expected a file within the folder",
+                path=folder.place,
             )
     return shards
 
@@ -304,7 +307,7 @@ def _weight_map(index: bytes, folder: Folder) -> Mapping[str, str]:
 def _json_object(text: bytes, of: Folder | SourceFile, what: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PackError(
             PackCode.SOURCE_HEADER, f"{what} is not JSON: {error}", path=of.place
         ) from error

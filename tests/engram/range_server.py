@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 
 class Seen(NamedTuple):
@@ -45,7 +46,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def serve(self, seen: Seen, *, cut: int | None = None, shift: int = 0) -> None:
         """A good answer; cut = bytes after which the connection breaks."""
-        path = self.server.folder / seen.path.partition("?")[0].lstrip("/")
+        path = self.server.folder / unquote(seen.path.partition("?")[0]).lstrip("/")
         if not path.is_file():
             self.answer(404)
             return

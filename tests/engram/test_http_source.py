@@ -381,6 +381,82 @@ def test_an_address_that_runs_out_is_asked_for_anew(
     assert next(given) > 2
 
 
+@pytest.mark.parametrize("location", ["http://[", "http://a:99999/x", "https:///x", "ftp://a/x"])
+def test_a_redirect_to_nowhere_ends_it(
+    checkpoint: Checkpoint, server: RangeServer, tmp_path: Path, location: str
+) -> None:
+    def away(handler: Handler, *_: object) -> bool:
+        handler.answer(302, b"", {"Location": location})
+        return True
+
+    server.troubles.append(away)
+    error = refused(checkpoint, server, tmp_path)
+    assert error.code is PackCode.SOURCE_UNREACHABLE
+    assert "redirected to" in error.message
+
+
+def test_a_signed_address_is_in_no_message(
+    checkpoint: Checkpoint, server: RangeServer, tmp_path: Path
+) -> None:
+    with serving(checkpoint.folder.parent) as gone:
+        pass
+
+    def away(handler: Handler, *_: object) -> bool:
+        handler.answer(302, b"", {"Location": f"{gone.url}/x?Signature=s3cret&Expires=1"})
+        return True
+
+    server.troubles.append(away)
+    error = refused(checkpoint, server, tmp_path)
+    assert "nothing answers" in error.message
+    assert "s3cret" not in error.message
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://user:s3cret@host/model", "holds a user or password"),
+        ("http:///model", "names no host"),
+        ("http://[::1/model", "is no address"),
+    ],
+)
+def test_an_address_that_cannot_be_a_source_is_refused(url: str, words: str) -> None:
+    with pytest.raises(PackError, match=words) as caught:
+        HttpFolder(url, None)
+    assert caught.value.code is PackCode.JOB
+    assert "s3cret" not in caught.value.message
+
+
+def test_a_name_in_the_index_is_no_piece_of_an_address(tmp_path: Path) -> None:
+    own = Checkpoint(tmp_path / "model", layer_ids=(1,))
+    name = "100%25 #1?.safetensors"
+    own.write()
+    (own.folder / own.file(1)).rename(own.folder / name)
+    index = own.folder / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace(own.file(1), name))
+    with serving(tmp_path) as server:
+        pack(job_of(own, tmp_path / "out", verify="none"), folder=folder_of(server)[0])
+    content = (tmp_path / "out" / "engram-l1-r0of1.bin").read_bytes()
+    assert content == expected_file(own, 1, "columns", 0, 1)
+
+
+def test_files_below_the_folder_are_the_same_source_from_a_folder_and_a_server(
+    tmp_path: Path,
+) -> None:
+    own = Checkpoint(tmp_path / "model", layer_ids=(1,))
+    own.write()
+    (own.folder / "sub").mkdir()
+    (own.folder / own.file(1)).rename(own.folder / "sub" / own.file(1))
+    index = own.folder / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace(own.file(1), f"sub/{own.file(1)}"))
+    with serving(tmp_path) as server:
+        pack(job_of(own, tmp_path / "a", verify="none"), folder=folder_of(server)[0])
+    pack(job_of(own, tmp_path / "b", verify="none"))
+    manifests = [read_manifest(tmp_path / each, 0, 1, "columns") for each in "ab"]
+    assert manifests[0] == manifests[1]
+    assert manifests[0] is not None
+    assert manifests[0].layers[0].source_shard == f"sub/{own.file(1)}"
+
+
 def test_redirects_in_a_circle_end(
     checkpoint: Checkpoint, server: RangeServer, tmp_path: Path
 ) -> None:

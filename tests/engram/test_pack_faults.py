@@ -75,8 +75,9 @@ def test_weights_and_scales_in_different_files(checkpoint: Checkpoint) -> None:
     assert "model-00002-of-00002.safetensors" in error.message
 
 
-def test_an_index_that_points_out_of_the_folder(checkpoint: Checkpoint) -> None:
-    checkpoint.weight_map = {WEIGHT: "../secret", SCALE: "../secret"}
+@pytest.mark.parametrize("name", ["../secret", "a/../../secret", "/etc/passwd", "", "a\0b", "a\nb"])
+def test_an_index_that_points_out_of_the_folder(checkpoint: Checkpoint, name: str) -> None:
+    checkpoint.weight_map = {WEIGHT: name, SCALE: name}
     error = refused(checkpoint.write())
     assert error.code is PackCode.SOURCE_HEADER
 
@@ -140,6 +141,7 @@ def patch(offset: int, content: bytes) -> Callable[[Path], None]:
         (cut(100), PackCode.SOURCE_HEADER),
         (cut(50_000), PackCode.SHORT_READ),
         (patch(0, struct.pack("<Q", 1 << 40)), PackCode.SOURCE_HEADER),
+        (patch(0, struct.pack("<Q", 2**64 - 1)), PackCode.SOURCE_HEADER),
         (patch(8, b"!"), PackCode.SOURCE_HEADER),
         (patch(8, b"\xff\xfe"), PackCode.SOURCE_HEADER),
         (Path.unlink, PackCode.SOURCE_MISSING),
@@ -162,6 +164,7 @@ def test_a_damaged_safetensors_file(
         ("config.json", "{", PackCode.SOURCE_HEADER),
         ("config.json", "[]", PackCode.SOURCE_HEADER),
         ("config.json", "{}", PackCode.SOURCE_HEADER),
+        ("config.json", "[" * 100_000, PackCode.SOURCE_HEADER),
         ("model.safetensors.index.json", "{", PackCode.SOURCE_HEADER),
         ("model.safetensors.index.json", '{"weight_map": {"a": 1}}', PackCode.SOURCE_HEADER),
         ("model.safetensors.index.json", "{}", PackCode.SOURCE_HEADER),
