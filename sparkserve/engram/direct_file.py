@@ -79,7 +79,11 @@ class DirectFile:
                 raise
             self.fd = os.open(path, flags, 0o644)
             self.direct = False
-        align_bytes = _alignment(path) if self.direct else PAGE_BYTES
+        try:
+            align_bytes = _alignment(path) if self.direct else PAGE_BYTES
+        except OSError:
+            os.close(self.fd)
+            raise
         if align_bytes is None:
             os.close(self.fd)
             self.fd = os.open(path, flags & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC))
