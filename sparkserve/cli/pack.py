@@ -15,9 +15,9 @@ from sparkserve.cli.shard_options import ShardsOptions, Verify
 from sparkserve.report.console import Console
 
 _EXAMPLES = (
-    "sparkserve pack --profile dsv41-tp4 --dry-run",
-    "sparkserve pack --profile dsv41-tp4",
-    "sparkserve pack --profile dsv41-tp4 --source /mnt/nfs/DeepSeek-V4.1-Flash",
+    "sparkserve pack --profile my.toml --dry-run",
+    "sparkserve pack --profile my.toml",
+    "sparkserve pack --profile my.toml --source /mnt/nfs/DeepSeek-V4.1-Flash",
     "sparkserve pack --model /data/v41 --out /data/engram --tp 4 --rank 0",
 )
 
@@ -38,7 +38,7 @@ class PackOptions(OptionGroup):
         ),
     ] = Verify.sample
     replace: Annotated[
-        bool, typer.Option("--replace", help="Pack anew where other shards stand.")
+        bool, typer.Option("--replace", help="Pack anew whatever stands there.")
     ] = False
     reserve_gib: Annotated[
         float,

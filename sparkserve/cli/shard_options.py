@@ -94,6 +94,7 @@ class ShardsOptions(OptionGroup):
         int | None,
         typer.Option(
             "--tp",
+            "--tensor-parallel",
             min=1,
             metavar="N",
             help="Number of ranks; with a profile: parallel.tp.",
@@ -138,7 +139,11 @@ class ShardsOptions(OptionGroup):
         given["--tp"] = self.tp
         missing = [name for name, value in given.items() if value is None]
         if self.out is None or self.rank is None or self.tp is None or missing:
-            raise ConfigError(f"one rank on this machine also needs {', '.join(missing)}")
+            raise ConfigError(
+                f"one rank on this machine also needs {', '.join(missing)}",
+                hint=f"sparkserve {'pack --model DIR' if model_needed else 'verify --engram'} "
+                "--out DIR --tp N --rank R",
+            )
         strange = {
             "--profile": target.profile,
             "--cluster": target.cluster,

@@ -16,8 +16,8 @@ from sparkserve.errors import ConfigError
 from sparkserve.report.console import Console
 
 _EXAMPLES = (
-    "sparkserve verify --engram --profile dsv41-tp4",
-    "sparkserve verify --engram --full --profile dsv41-tp4",
+    "sparkserve verify --engram --profile my.toml",
+    "sparkserve verify --engram --full --profile my.toml",
     "sparkserve verify --engram --model /data/v41 --out /data/rows --tp 4 --rank 0",
     "sparkserve verify --engram --strict --json | jq -c 'select(.kind == \"result\")'",
 )

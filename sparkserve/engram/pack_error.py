@@ -10,6 +10,10 @@ from sparkserve.errors import SparkserveError
 from sparkserve.model.pack import PackCode
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_PLACE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.ENOENT}
+)
+"""What the folder is to blame for, not the disk."""
 
 
 class PackError(SparkserveError):
@@ -53,4 +57,5 @@ def disk_error(error: OSError, path: Path, doing: str) -> PackError:
             path=path,
             hint=f"df -h {path.parent}",
         )
-    return PackError(PackCode.IO, f"{reason} while {doing}", path=path, hint="dmesg | tail")
+    hint = f"ls -ld {path.parent} {path}" if error.errno in _PLACE else "dmesg | tail"
+    return PackError(PackCode.IO, f"{reason} while {doing}", path=path, hint=hint)

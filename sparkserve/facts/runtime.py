@@ -10,6 +10,8 @@ from sparkserve.model.base import Model
 
 _ASK_PYTHON = """\
 import importlib.metadata as m, importlib.util as u, json, os, platform, sys
+# A folder named sparkserve where the user stands is not the one installed.
+sys.path[:1] = [p for p in sys.path[:1] if p]
 def version(name):
     try: return m.version(name)
     except m.PackageNotFoundError: return None

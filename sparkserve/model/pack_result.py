@@ -13,6 +13,10 @@ from sparkserve.model.layout import Layout
 from sparkserve.model.pack import LayerResult
 
 
+READY = "PACK.READY"
+"""Check of what keeps a node from its part before anything is written."""
+
+
 class ShardPlan(Model):
     """One file that a rank must have."""
 

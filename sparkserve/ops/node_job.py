@@ -31,11 +31,11 @@ _AGAIN_S = 2.0
 _SHORT_S = 20.0
 # $1 = interpreter, $2 = command, $3 = job, $4 = token or empty. A job that ends before its first
 # word leaves no files: the signal that ends its process group meets this shell too, and it obeys
-# after the job.
+# after the job. -P: a folder named sparkserve where the user stands is not the one installed.
 _RUN = """\
 trap 'rm -f -- "$3" "$4"' EXIT
 trap 'exit 143' HUP INT TERM
-"$1" -m sparkserve.node "$2" --job "$3"
+"$1" -P -m sparkserve.node "$2" --job "$3"
 """
 
 

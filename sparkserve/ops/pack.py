@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 from sparkserve.engram.config import EngramConfig
 from sparkserve.engram.http_source import HttpFolder, Patience
 from sparkserve.engram.pack_error import PackError
@@ -41,18 +39,19 @@ def run(request: ShardsRequest, doors: Doors, observer: Observer) -> PackResult:
     try:
         plans = _plan(fleet, hosts, emitter)
         bad = [unreachable(fleet, error) for error in hosts.errors.values()]
-        bad += [refused(plan) for plan in plans if plan.findings]
+        bad += [refused(fleet, plan) for plan in plans if plan.findings]
         for outcome in bad:
             if outcome.finding is not None:
                 data = outcome.finding.model_dump(mode="json")
                 emitter.emit("finding", outcome.finding.title, node=outcome.node, data=data)
         if request.dry_run:
             return PackResult(plans=plans, outcomes=_in_order(bad), dry_run=True)
-        nodes = len(fleet.cluster.nodes)
-        data = {"number": _PHASES, "of": _PHASES, "nodes": nodes}
-        emitter.emit("phase", "pack", data=data)
-        work = FleetRun(fleet, hosts, emitter)
         good = [plan for plan in plans if not plan.findings]
+        if good:
+            nodes = len(fleet.cluster.nodes)
+            data = {"number": _PHASES, "of": _PHASES, "nodes": nodes}
+            emitter.emit("phase", "pack", data=data)
+        work = FleetRun(fleet, hosts, emitter)
         outcomes = work.run(good, lambda plan: _job(fleet, plan))
         done = _in_order([*bad, *outcomes])
         return PackResult(
@@ -60,7 +59,7 @@ def run(request: ShardsRequest, doors: Doors, observer: Observer) -> PackResult:
             outcomes=done,
             dry_run=False,
             interrupted=work.interrupted,
-            next_commands=_next_commands(fleet, plans),
+            next_commands=fleet.commands.after_packing,
         )
     finally:
         hosts.close()
@@ -68,19 +67,6 @@ def run(request: ShardsRequest, doors: Doors, observer: Observer) -> PackResult:
 
 def _in_order(outcomes: list[RankOutcome]) -> tuple[RankOutcome, ...]:
     return tuple(sorted(outcomes, key=lambda outcome: outcome.rank))
-
-
-def _next_commands(fleet: Fleet, plans: tuple[RankPlan, ...]) -> tuple[str, ...]:
-    if fleet.profile is not None:
-        profile = shlex.quote(fleet.profile)
-        verify = f"sparkserve verify --engram --profile {profile}"
-        return verify, f"sparkserve launch --profile {profile}"
-    (plan,) = plans
-    words = ["--out", plan.out, "--tp", str(plan.tp), "--rank", str(plan.rank)]
-    words += ["--layers", ",".join(map(str, fleet.wish.layers))] if fleet.wish.layers else []
-    words += ["--layout", plan.layout] if plan.layout != "columns" else []
-    words += ["--model", fleet.wish.source] if fleet.wish.source else []
-    return (f"sparkserve verify --engram {shlex.join(words)}",)
 
 
 def _job(fleet: Fleet, plan: RankPlan) -> NodeJob:

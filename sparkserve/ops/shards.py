@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Literal
+from urllib.parse import urlsplit
 
 from sparkserve import clusters
 from sparkserve.errors import ConfigError, ExitCode, NodeError
@@ -32,6 +33,7 @@ from sparkserve.model.profile import THIS_PYTHON
 from sparkserve.ops.doors import Doors, Emitter
 from sparkserve.ops.keyfile import read_token
 from sparkserve.ops.node_job import Ears, NodeJob, run_job
+from sparkserve.ops.shard_commands import ShardCommands, shard_commands
 from sparkserve.ops.target import Target, resolve
 from sparkserve.planning.pack import Wish, is_url
 from sparkserve.transport.host import Host
@@ -78,8 +80,8 @@ class Fleet:
     """Node name -> its rank."""
     wish: Wish
     context: Context
-    profile: str | None
-    """None = one rank on this machine."""
+    commands: ShardCommands
+    """To go on with the same shards."""
     patience_s: float
     token: str | None
     reasons: tuple[str, ...] = ()
@@ -122,10 +124,12 @@ def find_fleet(request: ShardsRequest, doors: Doors) -> Fleet:
             hint="add --set engine.python=/path/to/python",
         )
     source = request.source or profile.engram.source
+    source_name = "--source" if request.source else "engram.source"
+    _check_source(source_name, source)
     wish = replace(
         _wish(request, profile.parallel.tp, source),
         layout=request.layout or profile.engram.layout,
-        source_name="--source" if request.source else "engram.source",
+        source_name=source_name,
         repo=profile.model.repo,
         revision=profile.model.revision,
     )
@@ -140,7 +144,7 @@ def find_fleet(request: ShardsRequest, doors: Doors) -> Fleet:
             model_path=source if source and not is_url(source) else profile.model.path,
             engram_dir=profile.engram.directory,
         ),
-        profile=request.target.profile or profile.name,
+        commands=shard_commands(request, request.target.profile or profile.name),
         patience_s=profile.limits.no_progress_s,
         token=token,
         reasons=resolved.reasons,
@@ -150,6 +154,7 @@ def find_fleet(request: ShardsRequest, doors: Doors) -> Fleet:
 def _local_fleet(request: ShardsRequest, local: LocalRank, token: str | None) -> Fleet:
     if not 0 <= local.rank < local.tp:
         raise ConfigError(f"--rank {local.rank} of --tp {local.tp}, expected 0 to {local.tp - 1}")
+    _check_source("--model", local.model)
     cluster = clusters.this_machine()
     wish = replace(_wish(request, local.tp, local.model), source_name="--model")
     _check_token(token, wish)
@@ -163,7 +168,7 @@ def _local_fleet(request: ShardsRequest, local: LocalRank, token: str | None) ->
             model_path=local.model if local.model and not is_url(local.model) else None,
             engram_dir=local.out,
         ),
-        profile=None,
+        commands=shard_commands(request, None),
         patience_s=_LOCAL_PATIENCE_S,
         token=token,
     )
@@ -180,6 +185,22 @@ def _wish(request: ShardsRequest, tp: int, source: str | None) -> Wish:
         chunk_mib=request.chunk_mib,
         replace=request.replace,
     )
+
+
+def _check_source(named_by: str, source: str | None) -> None:
+    if source is None or "://" not in source:
+        return
+    address = urlsplit(source)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise ConfigError(
+            f"{named_by} {source}, expected a directory, or the http(s) address of a folder",
+            hint=f"{named_by} https://HOST/FOLDER",
+        )
+    if address.password is not None:
+        raise ConfigError(
+            f"{named_by} holds a password, which every log would show",
+            hint="leave it out; --token-file FILE sends a token",
+        )
 
 
 def _check_token(token: str | None, wish: Wish) -> None:
@@ -234,9 +255,9 @@ def unreachable(fleet: Fleet, error: NodeError) -> RankOutcome:
     )
 
 
-def refused(plan: RankPlan) -> RankOutcome:
+def refused(fleet: Fleet, plan: RankPlan) -> RankOutcome:
     """The outcome of a node that cannot do its part."""
-    first = plan.findings[0]
+    first = _mended(fleet, plan.findings[0])
     return RankOutcome(
         node=plan.node,
         rank=plan.rank,
@@ -244,6 +265,10 @@ def refused(plan: RankPlan) -> RankOutcome:
         finding=first,
         exit_code=int(first.exit_code),
     )
+
+
+def _mended(fleet: Fleet, finding: Finding) -> Finding:
+    return finding.model_copy(update={"fix": fleet.commands.named(finding.fix)})
 
 
 MakeJob = Callable[[RankPlan], NodeJob]
@@ -292,6 +317,9 @@ class FleetRun:
             outcome = unreachable(self.fleet, error)
         else:
             outcome = _outcome(plan, end, time.monotonic() - begun_s)
+            if outcome.finding is not None:
+                mended = _mended(self.fleet, outcome.finding)
+                outcome = outcome.model_copy(update={"finding": mended})
         reason = outcome.finding.observed if outcome.finding else ""
         self._state(plan, outcome.state, reason)
         return outcome

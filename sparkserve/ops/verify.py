@@ -41,11 +41,12 @@ def run(request: ShardsRequest, doors: Doors, observer: Observer, *, strict: boo
             if name in hosts.facts
         ]
         outcomes = [unreachable(fleet, error) for error in hosts.errors.values()]
-        outcomes += [refused(plan) for plan in plans if plan.findings]
-        nodes = len(fleet.cluster.nodes)
-        emitter.emit("phase", "verify", data={"number": _PHASES, "of": _PHASES, "nodes": nodes})
-        work = FleetRun(fleet, hosts, emitter)
+        outcomes += [refused(fleet, plan) for plan in plans if plan.findings]
         good = [plan for plan in plans if not plan.findings]
+        if good:
+            nodes = len(fleet.cluster.nodes)
+            emitter.emit("phase", "verify", data={"number": _PHASES, "of": _PHASES, "nodes": nodes})
+        work = FleetRun(fleet, hosts, emitter)
         outcomes += work.run(good, lambda plan: _job(fleet, plan))
         outcomes.sort(key=lambda outcome: outcome.rank)
         why = {plan.node: plan.source_reason for plan in plans if plan.source is None}

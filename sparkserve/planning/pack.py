@@ -24,7 +24,7 @@ from sparkserve.model.facts import NodeFacts, Unobserved
 from sparkserve.model.finding import FaultClass, Finding
 from sparkserve.model.layout import Layout
 from sparkserve.model.pack import PackCode, PackJob, VerifyJob
-from sparkserve.model.pack_result import RankPlan, ShardPlan
+from sparkserve.model.pack_result import READY, RankPlan, ShardPlan
 from sparkserve.units import GIB, format_bytes
 
 T = TypeVar("T", bound=Model)
@@ -89,7 +89,7 @@ def plan_rank(
         reserve_bytes=round(wish.reserve_gib * GIB),
     )
     found: list[Finding] = []
-    for step in (_runtime, _source, _space, _shards, _fit):
+    for step in (_runtime, _source, _space, _place, _shards, _fit):
         try:
             plan = step(plan, wish, facts, config)
         except _Refused as refused:
@@ -201,12 +201,14 @@ def _choose(wish: Wish, there: SourceFacts | Unobserved) -> tuple[str, str]:
     if isinstance(there, SourceFacts) and there.is_whole:
         why = f"named by {wish.source_name}" if wish.source else "the checkpoint on the node"
         return there.path, f"{why}, which holds the tables"
-    fix = "--source DIR_OR_URL names a folder that holds the tables"
+    option = "--model" if wish.source_name == "--model" else "--source"
+    fix = f"{option} DIR_OR_URL names a folder that holds the tables"
     if wish.source is not None:
-        raise _Refused(PackCode.SOURCE_MISSING, what, "the model's Engram tables there", fix)
+        expected = "the model's Engram tables there"
+        raise _Refused(PackCode.SOURCE_MISSING, what, expected, fix, "config")
     if wish.repo is None:
         expected = "the tables there, or model.repo in the profile"
-        raise _Refused(PackCode.SOURCE_MISSING, what, expected, fix)
+        raise _Refused(PackCode.SOURCE_MISSING, what, expected, fix, "config")
     revision = f"revision {wish.revision}" if wish.revision else "main, no revision is pinned"
     return hub_url(wish.repo, wish.revision), f"{what}; from the hub at {revision}"
 
@@ -232,11 +234,14 @@ def _space(plan: RankPlan, wish: Wish, facts: NodeFacts, _: EngramConfig | None)
     return plan.model_copy(update={"free_bytes": space.free_bytes})
 
 
+def _place(plan: RankPlan, wish: Wish, facts: NodeFacts, _: EngramConfig | None) -> RankPlan:
+    return plan.model_copy(update={"out": _need(shards.SHARDS, facts).path})
+
+
 def _shards(plan: RankPlan, wish: Wish, facts: NodeFacts, config: EngramConfig | None) -> RankPlan:
-    there = _need(shards.SHARDS, facts)
-    plan = plan.model_copy(update={"out": there.path})
-    if config is None:
+    if config is None or not plan.out:
         return plan
+    there = _need(shards.SHARDS, facts)
     try:
         layers = [
             config.shard(layer, wish.layout, plan.rank, wish.tp)
@@ -292,7 +297,7 @@ def _need(probe: Probe[T], facts: NodeFacts) -> T:
 def _finding(node: str, refused: _Refused) -> Finding:
     return Finding(
         code=refused.code,
-        check_id="PACK.READY",
+        check_id=READY,
         title="the node can pack its rank",
         node=node,
         outcome="fail",

@@ -36,12 +36,14 @@ def finding_block(findings: Sequence[Finding], *, indent: int = 0) -> list[Line]
 
 def _head(finding: Finding, indent: int) -> Line:
     observed = one_line(finding.observed) or finding.title
+    # The code is what the documents list; where all is well there is nothing to look up.
+    names = f"{finding.code}, {finding.check_id}" if matters(finding) else finding.check_id
     expected = f", expected {one_line(finding.expected)}" if finding.expected else ""
     return line(
         " " * indent,
         Span(f"{finding.verdict:<7}", _STYLES.get(finding.verdict, "")),
         f" {finding.node or 'cluster'}: {observed}{expected}",
-        Span(f"  ({finding.check_id})", "dim"),
+        Span(f"  ({names})", "dim"),
     )
 
 

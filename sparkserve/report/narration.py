@@ -58,8 +58,10 @@ def _step(event: Event, verbosity: int) -> list[Line]:
     # A wait fails for what a rank did, not for what its own node did.
     if not verbosity and (not failed or event.data.get("effect") == "reads"):
         return []
-    word = Span("failed", "bad") if failed else Span("done", "good")
-    return [line(_PAD, f"{event.node}: {event.message}: ", word)]
+    told = line(_PAD, f"{event.node}: {event.message}")
+    if "state" not in event.data:
+        return [told]
+    return [line(*told, ": ", Span("failed", "bad") if failed else Span("done", "good"))]
 
 
 def _state(event: Event, verbosity: int) -> list[Line]:

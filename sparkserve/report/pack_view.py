@@ -7,11 +7,11 @@ from typing import Any
 
 from sparkserve.model.finding import Finding
 from sparkserve.model.pack import LayerResult
-from sparkserve.model.pack_result import PackResult, RankOutcome, RankPlan, ShardPlan
+from sparkserve.model.pack_result import READY, PackResult, RankOutcome, RankPlan, ShardPlan
 from sparkserve.report.console import Answer
 from sparkserve.report.finding_view import finding_block
 from sparkserve.report.table import Column, table
-from sparkserve.report.text import Line, Span, Style, line, pasted
+from sparkserve.report.text import Line, Span, Style, line, pasted, wrapped
 from sparkserve.units import format_bytes, format_duration
 
 _PLAN_COLUMNS = (
@@ -42,8 +42,8 @@ def plan_answer(result: PackResult, *, width: int | None) -> Answer:
     where = f"{count} nodes" if count != 1 else result.plans[0].node
     lines = [line(Span("plan", "bold"), f" to pack on {where}; nothing was changed"), line()]
     lines += table(_PLAN_COLUMNS, [row for p in result.plans for row in _plan_rows(p)], width=width)
-    lines += [line(), *_places(result.plans)]
-    lines += _problems(result.outcomes)
+    lines += [line(), *wrapped(_places(result.plans), width)]
+    lines += wrapped(_problems(result.outcomes), width)
     data = {
         "ok": result.exit_code == 0,
         "plan": [
@@ -59,7 +59,7 @@ def result_answer(result: PackResult, *, width: int | None) -> Answer:
     """What came of a pack."""
     rows = [_result_row(outcome) for outcome in result.outcomes]
     lines = [*table(_RESULT_COLUMNS, rows, width=width)]
-    lines += _problems(result.outcomes)
+    lines += wrapped(_problems(result.outcomes), width)
     lines += [line(), *_next_steps(result)]
     data = {
         "ok": result.exit_code == 0,
@@ -73,7 +73,8 @@ def result_answer(result: PackResult, *, width: int | None) -> Answer:
 def _plan_rows(plan: RankPlan) -> list[list[Span]]:
     head = [Span(str(plan.rank)), Span(plan.node, "name")]
     if plan.shards is None:
-        unknown = "not known yet: the node will read config.json"
+        later = "" if plan.findings else ": the node will read config.json"
+        unknown = f"not known{' yet' if later else ''}{later}"
         return [[*head, Span(""), Span(unknown), Span(""), Span("")]]
     return [
         [
@@ -115,6 +116,8 @@ def _places(plans: Sequence[RankPlan]) -> list[Line]:
 
 
 def _fit(plan: RankPlan) -> str:
+    if plan.needed_bytes is None and plan.findings:
+        return ""
     need = "not known yet" if plan.needed_bytes is None else format_bytes(plan.needed_bytes)
     free = "unknown" if plan.free_bytes is None else format_bytes(plan.free_bytes)
     return f"{need} and {format_bytes(plan.reserve_bytes)} in reserve; {free} free"
@@ -165,8 +168,10 @@ def _problems(outcomes: Sequence[RankOutcome]) -> list[Line]:
 def _next_steps(result: PackResult) -> list[Line]:
     failed = [outcome for outcome in result.outcomes if outcome.state != "done"]
     if result.interrupted or failed:
-        nodes = "the others are done; " if len(failed) < len(result.outcomes) else ""
-        return [line(f"{nodes}the same command goes on from what was written")]
+        others = "the others are done; " if len(failed) < len(result.outcomes) else ""
+        if all(one.finding and one.finding.check_id == READY for one in failed):
+            return [line(f"{others}nothing was written{' there' if others else ''}")]
+        return [line(f"{others}the same command goes on from what was written")]
     steps = result.next_commands
     heads = ["next: ", *["      "] * (len(steps) - 1)]
     return [pasted(Span(head, "dim"), step) for head, step in zip(heads, steps, strict=True)]

@@ -151,10 +151,16 @@ def wrap(one: Line, width: int) -> list[Line]:
     begin, indent = 0, 0
     while cells(plain[begin:]) > width - indent:
         end = _break(plain, begin, width - indent, least=hang if not lines else 0)
-        lines.append(line(" " * indent, *_slice(one, begin, end)))
+        shown = begin + len(plain[begin:end].rstrip(" "))
+        lines.append(line(" " * indent, *_slice(one, begin, shown)))
         begin = len(plain) - len(plain[end:].lstrip(" "))
         indent = hang
     return [*lines, line(" " * indent, *_slice(one, begin, len(plain)))] if plain[begin:] else lines
+
+
+def wrapped(lines: Iterable[Line], width: int | None) -> list[Line]:
+    """Each line as ``wrap`` breaks it; None = nothing needs to be broken."""
+    return list(lines) if width is None else [part for one in lines for part in wrap(one, width)]
 
 
 def _break(plain: str, begin: int, room: int, *, least: int) -> int:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sparkserve.model.pack_result import ShardVerdict, VerifyResult
 from sparkserve.report.console import Answer
 from sparkserve.report.table import Column, table
-from sparkserve.report.text import Line, Span, Style, line, one_line, pasted
+from sparkserve.report.text import Line, Span, Style, line, one_line, pasted, wrapped
 
 _COLUMNS = (
     Column("RANK", right=True),
@@ -26,7 +24,7 @@ _STYLES: dict[str, Style] = {"pass": "good", "fail": "bad", "unknown": "warn"}
 def verify_answer(result: VerifyResult, *, width: int | None) -> Answer:
     """The verdicts in all forms; quiet mode gets a word per rank and layer."""
     lines = [*table(_COLUMNS, [_row(verdict) for verdict in result.verdicts], width=width)]
-    lines += _reasons(result.verdicts)
+    lines += wrapped(_reasons(result), width)
     fixes = dict.fromkeys(o.finding.fix for o in result.outcomes if o.finding and o.finding.fix)
     lines += [line(), *(pasted(Span("fix ", "dim"), fix) for fix in fixes)] if fixes else []
     lines += [line(), line(_summary(result))]
@@ -57,10 +55,11 @@ def _row(verdict: ShardVerdict) -> list[Span]:
     ]
 
 
-def _reasons(verdicts: Sequence[ShardVerdict]) -> list[Line]:
+def _reasons(result: VerifyResult) -> list[Line]:
     """Why shards failed or are unknown; a reason of several layers stands once per rank."""
+    codes = {one.rank: f"  ({one.finding.code})" for one in result.outcomes if one.finding}
     told: dict[tuple[int, str], list[ShardVerdict]] = {}
-    for verdict in verdicts:
+    for verdict in result.verdicts:
         if verdict.reason:
             told.setdefault((verdict.rank, verdict.reason), []).append(verdict)
     lines = [
@@ -71,15 +70,11 @@ def _reasons(verdicts: Sequence[ShardVerdict]) -> list[Line]:
             else " ",
             Span(those[0].outcome, _STYLES[those[0].outcome]),
             f": {one_line(reason)}",
+            Span(codes.get(rank, ""), "dim"),
         )
         for (rank, reason), those in told.items()
     ]
     return [line(), *lines] if lines else []
-
-
-def _layers(verdicts: Sequence[ShardVerdict]) -> str:
-    known = [str(verdict.layer) for verdict in verdicts if verdict.layer is not None]
-    return f" layer {', '.join(known)}" if known else ""
 
 
 def _summary(result: VerifyResult) -> str:

@@ -69,6 +69,23 @@ def test_rank_that_was_never_packed_fails_its_check(checkpoint: Checkpoint, tmp_
     local = LocalRank(out=str(tmp_path), tp=4, rank=3, model=str(checkpoint.folder))
     checked = verify.run(request(local=local), HERE, Heard(), strict=False)
     assert (checked.exit_code, [v.outcome for v in checked.verdicts]) == (1, ["fail"])
+    finding = checked.outcomes[0].finding
+    assert finding is not None
+    assert finding.fix == (
+        f"sparkserve pack --out {tmp_path} --tp 4 --rank 3 --model {checkpoint.folder}"
+    )
+
+
+def test_source_that_is_not_there_is_a_mistake_of_the_command(tmp_path: Path) -> None:
+    local = LocalRank(out=str(tmp_path / "rows"), tp=4, rank=3, model=str(tmp_path / "none"))
+    heard = Heard()
+    result = pack.run(request(local=local), HERE, heard)
+    finding = result.outcomes[0].finding
+    assert finding is not None
+    assert (result.exit_code, finding.code) == (2, "PCK_SOURCE_MISSING")
+    assert finding.fix.startswith("--model ")
+    phases = [event.message for event in heard.events if event.kind == "phase"]
+    assert phases == ["connect", "facts"], "nothing was packed, so nothing says so"
 
 
 def profile(folder: Path, engram: str = 'directory = "v41"', python: str = "this") -> Path:
@@ -87,6 +104,10 @@ def profile(folder: Path, engram: str = 'directory = "v41"', python: str = "this
         ({"local": LocalRank(out="/o", tp=4, rank=0, model="/m"), "token_file": "{token}"},
          "--token-file is for an http"),
         ({"token_file": "/nowhere"}, "--token-file /nowhere: No such file"),
+        ({"source": "ftp://nas/v41"}, "--source ftp://nas/v41, expected a directory, or the http"),
+        ({"source": "http://"}, "expected a directory, or the http"),
+        ({"source": "https://me:word@nas/v41"}, "--source holds a password"),
+        ({"local": LocalRank(out="/o", tp=4, rank=0, model="s3://v41")}, "--model s3://v41"),
     ],
 )  # fmt: skip
 def test_contradictions_are_refused_before_anything_is_touched(

@@ -26,11 +26,11 @@ def test_what_a_check_says_alike_of_several_nodes_stands_once() -> None:
     error = CheckFailed("x", findings=findings, exit_code=ExitCode.CONFIG, hint="df -h")
     assert [one.plain for one in lines_of(error)] == [
         "error: 3 checks failed; nothing was changed",
-        "  FAIL    spark1: port 8888 is taken, expected a free port  (PORT.FREE)",
-        "  FAIL    spark2: port 8888 is taken, expected a free port  (PORT.FREE)",
+        "  FAIL    spark1: port 8888 is taken, expected a free port  (ENG_PORT_BUSY, PORT.FREE)",
+        "  FAIL    spark2: port 8888 is taken, expected a free port  (ENG_PORT_BUSY, PORT.FREE)",
         "          why  one port",
         "          fix  ss -ltnp",
-        "  FAIL    spark3: port 8888 is taken, expected a free port  (PORT.FREE)",
+        "  FAIL    spark3: port 8888 is taken, expected a free port  (ENG_PORT_BUSY, PORT.FREE)",
         "          why  other",
         "          fix  ss -ltnp",
         "",

@@ -33,6 +33,19 @@ def test_result_with_a_failed_rank(width: int) -> None:
     check(f"pack_failed_{width}", result_answer(packs.result(*outcomes), width=width))
 
 
+def test_node_that_was_refused_has_nothing_to_go_on_from() -> None:
+    (refused,) = packs.dry_run().outcomes
+    closing = [
+        result_answer(packs.result(*outcomes), width=80).lines[-1].plain
+        for outcomes in ([refused], [packs.outcome(0), refused], [packs.failed(), refused])
+    ]
+    assert closing == [
+        "nothing was written",
+        "the others are done; nothing was written there",
+        "the same command goes on from what was written",
+    ]
+
+
 def test_good_result_names_what_comes_next() -> None:
     answer = result_answer(packs.result(), width=80)
     assert [one.plain for one in answer.lines][-2:] == [
