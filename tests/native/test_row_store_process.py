@@ -117,14 +117,38 @@ for engine in ("auto", "pread"):
         assert (stats.direct_io, stats.alignment_bytes) == (False, 1), stats
         print(stats.engine_reason)
 """
-    words = ["unshare", "--mount", sys.executable, "-c", script, str(tmp_path)]
+    told = with_mounts_of_its_own(script, tmp_path)
+    assert told.count("the file system refuses direct I/O") == 2
+
+
+def with_mounts_of_its_own(script, *arguments):
+    """Output of a script whose mounts nobody else sees."""
+    words = ["unshare", "--mount", sys.executable, "-c", script, *map(str, arguments)]
     done = subprocess.run(
         words, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
     )
     if "unshare failed" in done.stderr:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("the file system refuses direct I/O") == 2
+    return done.stdout
+
+
+def test_a_closed_store_holds_nothing_that_keeps_its_file_system_mounted(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to mount a tmpfs")
+    script = """
+import subprocess, sys
+from array import array
+from sparkserve_native import *
+from tests.native.tables import *
+for _ in range(5):
+    subprocess.run(["mount", "-t", "tmpfs", "none", sys.argv[1]], check=True)
+    table = make_table(sys.argv[1] + "/table.bin")
+    with RowStore(table.file) as store:
+        store.lookup_into(array("q", [5]), bytearray(ROW_BYTES))
+    subprocess.run(["umount", sys.argv[1]], check=True)
+"""
+    with_mounts_of_its_own(script, tmp_path)
 
 
 def test_a_tmpfs_gives_exact_rows_and_says_how_they_were_read():

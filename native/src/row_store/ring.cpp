@@ -157,6 +157,10 @@ bool Ring::RegisterFile(int fd) noexcept {
   return syscall(__NR_io_uring_register, fd_, IORING_REGISTER_FILES, &fd, 1) == 0;
 }
 
+void Ring::UnregisterFile() noexcept {
+  syscall(__NR_io_uring_register, fd_, IORING_UNREGISTER_FILES, nullptr, 0);
+}
+
 bool Ring::RegisterBuffer(void* data, std::size_t bytes) noexcept {
   iovec buffer{data, bytes};
   return syscall(__NR_io_uring_register, fd_, IORING_REGISTER_BUFFERS, &buffer, 1) == 0;

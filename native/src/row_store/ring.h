@@ -29,6 +29,9 @@ class Ring {
   // False where the kernel refuses; reads then work without.
   bool RegisterFile(int fd) noexcept;
   bool RegisterBuffer(void* data, std::size_t bytes) noexcept;
+  // Give the file back now: the kernel takes a ring apart some time after it was closed, and a
+  // file system with an open file cannot be unmounted.
+  void UnregisterFile() noexcept;
 
   // The next request to fill; the caller never has more than `depth` in flight.
   io_uring_sqe& Next() noexcept;

@@ -91,7 +91,7 @@ class UringEngine final : public Engine {
     while (status.ok()) {
       work_.wait(lock, [this] { return request_ != nullptr || stopping_; });
       if (stopping_) {
-        return;
+        break;
       }
       Request* request = std::exchange(request_, nullptr);
       lock.unlock();
@@ -99,6 +99,9 @@ class UringEngine final : public Engine {
       lock.lock();
       request->finished = true;
       done_.notify_one();
+    }
+    if (fixed_file_) {
+      ring_.UnregisterFile();
     }
   }
 
