@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sparkserve.checks.shards import wanted_layer
 from sparkserve.engram.config import EngramConfig
-from sparkserve.engram.manifest import manifest_name
+from sparkserve.engram.manifest import manifest_name, wanted_layer
 from sparkserve.engram.shard import ShardIdentity
 from sparkserve.facts.shards import ShardFacts, ShardFile, SourceFacts, TableFile
 from sparkserve.model.engram_manifest import EngramManifest, ManifestLayer

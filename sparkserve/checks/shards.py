@@ -15,16 +15,19 @@ from pathlib import Path
 from sparkserve.checks.check import Check, Judgement, Scene, passed, unknown
 from sparkserve.engram.config import EngramConfig
 from sparkserve.engram.header import Header, unpack_header
-from sparkserve.engram.manifest import bounds_sha256, judge_manifest, manifest_name, parse_manifest
-from sparkserve.engram.shard import ShardIdentity, ShardName
+from sparkserve.engram.manifest import (
+    judge_manifest,
+    manifest_name,
+    parse_manifest,
+    wanted_layer,
+)
+from sparkserve.engram.shard import ShardIdentity, ShardName, kind_of
 from sparkserve.errors import ConfigError, ShardError
 from sparkserve.facts import shards
 from sparkserve.facts.shards import ShardFacts, ShardFile, SourceFacts
 from sparkserve.model.engram_manifest import (
     Difference,
     EngramManifest,
-    RowSpan,
-    WantedLayer,
     WantedShards,
 )
 from sparkserve.model.facts import Unobserved
@@ -60,8 +63,7 @@ def examine(profile: Profile, rank: int, facts: ShardFacts, source: SourceFacts 
         they say of themselves.
     """
     names = {file.name: ShardName.parse(file.name) for file in facts.files}
-    kind = "strided" if profile.engram.layout == "strided" else "contiguous"
-    key = (rank, profile.parallel.tp, kind)
+    key = (rank, profile.parallel.tp, kind_of(profile.engram.layout))
     mine = tuple(f for f in facts.files if (n := names[f.name]) and (n.rank, n.tp, n.kind) == key)
     name = manifest_name(rank, profile.parallel.tp, profile.engram.layout)
     if not mine:
@@ -79,17 +81,6 @@ def examine(profile: Profile, rank: int, facts: ShardFacts, source: SourceFacts 
         # That the ranges differ follows from it.
         found = [one for one in found if not one.what.endswith(": rows")]
     return Held(facts, mine, name, tuple(found))
-
-
-def wanted_layer(shard: ShardIdentity) -> WantedLayer:
-    """A shard as a manifest is judged by it."""
-    return WantedLayer(
-        layer=shard.layer,
-        ranges=tuple(RowSpan(*each) for each in shard.ranges),
-        total_rows=shard.total_rows,
-        row_bytes=shard.row_bytes,
-        bounds_sha256=bounds_sha256(shard.bounds),
-    )
 
 
 def _wanted(profile: Profile, rank: int, source: SourceFacts | None) -> tuple[ShardIdentity, ...]:

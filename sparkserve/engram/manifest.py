@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from sparkserve.engram.ownership import Layout
-from sparkserve.engram.shard import ShardName, kind_of
+from sparkserve.engram.shard import ShardIdentity, ShardName, kind_of
 from sparkserve.errors import ShardError
 from sparkserve.files import replace_file
 from sparkserve.model.base import digest
@@ -17,6 +17,7 @@ from sparkserve.model.engram_manifest import (
     EngramManifest,
     FoundFile,
     ManifestLayer,
+    RowSpan,
     WantedLayer,
     WantedShards,
 )
@@ -141,6 +142,17 @@ def judge_manifest(manifest: EngramManifest | None, wanted: WantedShards) -> tup
             if layer.layer in names:
                 found += _file(layer, wanted.files.get(layer.packed_file))
     return tuple(found)
+
+
+def wanted_layer(shard: ShardIdentity) -> WantedLayer:
+    """What a manifest must say of one shard."""
+    return WantedLayer(
+        layer=shard.layer,
+        ranges=tuple(RowSpan(*each) for each in shard.ranges),
+        total_rows=shard.total_rows,
+        row_bytes=shard.row_bytes,
+        bounds_sha256=bounds_sha256(shard.bounds),
+    )
 
 
 def _whole(manifest: EngramManifest, wanted: WantedShards) -> Iterator[Difference]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sparkserve.engram.chunks import ShardChunks
 from sparkserve.engram.journal import Journal, SourceIdentity, part_path, read_journal
-from sparkserve.engram.manifest import bounds_sha256, judge_manifest
+from sparkserve.engram.manifest import judge_manifest, wanted_layer
 from sparkserve.engram.pack_error import PackError, disk_error
 from sparkserve.engram.pack_part import PartTask, listed_bytes, whole_by_note
 from sparkserve.engram.reporter import Reporter
@@ -27,14 +27,12 @@ from sparkserve.model.engram_manifest import (
     EngramManifest,
     FoundFile,
     ManifestLayer,
-    RowSpan,
-    WantedLayer,
     WantedShards,
 )
 from sparkserve.model.pack import PackCode, PackJob, PlannedLayer
 from sparkserve.units import MIB, format_bytes
 
-_REPLACE = "sparkserve pack --replace packs anew, and puts the new shards in place when whole"
+_REPLACE = "sparkserve pack --replace  # what stands there stays until the new is whole"
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,7 @@ class Planner:
             code,
             "an earlier call packed a part of it from another source, or for another table",
             path=part_path(target),
-            hint=f"{_REPLACE}; the part file is dropped",
+            hint="sparkserve pack --replace  # drops the part file",
         )
 
 
@@ -182,17 +180,6 @@ def wanted_shards(
         layers=tuple(wanted_layer(shard) for shard in shards),
         config_sha256=checkpoint.config_sha256,
         index_sha256=checkpoint.index_sha256,
-    )
-
-
-def wanted_layer(shard: ShardIdentity) -> WantedLayer:
-    """What a manifest must say of one shard."""
-    return WantedLayer(
-        layer=shard.layer,
-        ranges=tuple(RowSpan(*each) for each in shard.ranges),
-        total_rows=shard.total_rows,
-        row_bytes=shard.row_bytes,
-        bounds_sha256=bounds_sha256(shard.bounds),
     )
 
 

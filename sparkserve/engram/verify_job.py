@@ -16,9 +16,14 @@ from typing import Literal
 
 from sparkserve.engram.chunks import ShardChunks
 from sparkserve.engram.journal import Digests
-from sparkserve.engram.manifest import found_files, judge_manifest, manifest_name, read_manifest
+from sparkserve.engram.manifest import (
+    found_files,
+    judge_manifest,
+    manifest_name,
+    read_manifest,
+    wanted_layer,
+)
 from sparkserve.engram.pack_error import PackError, disk_error
-from sparkserve.engram.pack_plan import wanted_layer
 from sparkserve.engram.reporter import Reporter
 from sparkserve.engram.shard import HEADER_BYTES, ShardIdentity
 from sparkserve.engram.source import Checkpoint, Folder
@@ -39,7 +44,7 @@ from sparkserve.model.engram_manifest import (
 )
 from sparkserve.model.pack import LayerResult, PackCode, PackDone, VerifyJob
 
-_HINT = "sparkserve pack --replace packs it anew"
+_HINT = "sparkserve pack --replace"
 
 
 @dataclass

@@ -14,11 +14,11 @@ from sparkserve_native import RowStore, StoreOptions
 from sparkserve.adapters.engram_rows import META, Settings
 from sparkserve.engram.config import EngramConfig
 from sparkserve.engram.manifest import (
-    bounds_sha256,
     found_files,
     judge_manifest,
     manifest_name,
     read_manifest,
+    wanted_layer,
 )
 from sparkserve.engram.multipliers import hash_multipliers
 from sparkserve.engram.ownership import owned_columns
@@ -26,7 +26,7 @@ from sparkserve.engram.rows import open_rows
 from sparkserve.engram.shard import ShardIdentity, read_shard
 from sparkserve.errors import ConfigError, EngineRefused, ShardError
 from sparkserve.model.engine_spec import EngineSpec
-from sparkserve.model.engram_manifest import EngramManifest, RowSpan, WantedLayer, WantedShards
+from sparkserve.model.engram_manifest import EngramManifest, WantedShards
 
 logger = logging.getLogger(__name__)
 
@@ -151,16 +151,7 @@ class RankShards:
             rank=of.rank,
             tp=of.tp,
             layout=of.layout,
-            layers=tuple(
-                WantedLayer(
-                    layer=each.layer,
-                    ranges=tuple(RowSpan(*span) for span in each.ranges),
-                    total_rows=each.total_rows,
-                    row_bytes=each.row_bytes,
-                    bounds_sha256=bounds_sha256(each.bounds),
-                )
-                for each in identities
-            ),
+            layers=tuple(wanted_layer(each) for each in identities),
             config_sha256=_sha256(self.checkpoint / "config.json"),
             index_sha256=_sha256(index) if index.is_file() else None,
             files=found_files(self.directory, manifest),
