@@ -43,6 +43,8 @@ class Patience:
     """Failures in a row, without one byte between them, before giving up."""
     first_wait_s: float = 0.5
     """Doubled with every further failure."""
+    first_attempts: int = 3
+    """The same before any server answered at all: a wrong address does not get right by waiting."""
     longest_wait_s: float = 120.0
     """A server that asks for more than this is not waited for."""
     sleep: Callable[[float], None] = time.sleep
@@ -214,6 +216,8 @@ class _Fetcher:
     _targets: dict[str, str] = field(default_factory=dict)
     """Where a URL led last time; such addresses run out, so a refusal asks anew."""
     _clients: dict[tuple[str, str | None], HttpClient] = field(default_factory=dict, repr=False)
+    _answered: bool = False
+    """Whether any server said anything yet."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fetch(self, url: str, request: _Request) -> bool:
@@ -252,7 +256,10 @@ class _Fetcher:
             backoff = patience.first_wait_s * 2 ** (failures - 1)
             # Ranks that failed together must not come back together.
             wait_s = min(backoff * random.uniform(0.75, 1.25), patience.longest_wait_s)
-        if failures >= patience.attempts or wait_s > patience.longest_wait_s:
+        attempts = patience.attempts
+        if not self._answered:
+            attempts = min(attempts, patience.first_attempts)
+        if failures >= attempts or wait_s > patience.longest_wait_s:
             waits = f", which asks to wait {asked:g} s" if asked is not None else ""
             raise PackError(
                 PackCode.SOURCE_UNREACHABLE,
@@ -270,6 +277,7 @@ class _Fetcher:
         for _ in range(_MAX_REDIRECTS + 1):
             client, path = self._client(target, self.token if _same_host(url, target) else None)
             with client.get_bytes(path, headers=headers, timeout_s=_TIMEOUT_S) as reply:
+                self._answered = True
                 if reply.status in _REDIRECTS:
                     target = self._redirected(url, target, reply)
                     continue

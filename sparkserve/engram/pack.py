@@ -124,7 +124,7 @@ class PackRun:
             first.code,
             f"other shards stand here: {first}",
             path=path,
-            hint="sparkserve pack --replace packs anew; until then they stay as they are",
+            hint="sparkserve pack --replace  # they stay until the new ones are whole",
         )
 
     def _make(self, tasks: tuple[LayerTask, ...]) -> None:

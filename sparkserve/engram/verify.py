@@ -34,7 +34,7 @@ RANDOM_ROWS = 1024
 _EDGE_ROWS = (0, 1, 14, 15, 16, 30, 31, 32, 510, 511, 512)
 _SOURCE_READS = 8
 _COMPARE_BYTES = 1 << 20
-_HINT = "sparkserve pack --replace packs it anew; if it happens again, look at dmesg"
+_HINT = "sparkserve pack --replace  # if it happens again, look at dmesg"
 
 
 @dataclass(frozen=True)

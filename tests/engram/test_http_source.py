@@ -177,6 +177,7 @@ def test_nobody_at_the_address(checkpoint: Checkpoint, tmp_path: Path) -> None:
         pass
     error = refused(checkpoint, server, tmp_path)
     assert error.code is PackCode.SOURCE_UNREACHABLE
+    assert "gave up after 3 attempts" in error.message, "an address that never answered"
 
 
 def test_cut_connections_are_gone_on_with_from_the_byte_they_reached(
