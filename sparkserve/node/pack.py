@@ -124,7 +124,7 @@ def _run(work: Callable[[Reporter], PackDone]) -> int:
     voice = _Voice(sys.stdout, stop)
     try:
         voice.send(work(Reporter(voice.send, stop)))
-    except SparkserveError as error:
+    except (SparkserveError, OSError) as error:
         failed = failure_of(error)
         voice.send(failed)
         return failed.exit_code
@@ -137,8 +137,10 @@ def _run(work: Callable[[Reporter], PackDone]) -> int:
     return int(ExitCode.OK)
 
 
-def failure_of(error: SparkserveError) -> PackFailed:
-    """The event that a failure is told by."""
+def failure_of(error: SparkserveError | OSError) -> PackFailed:
+    """The event that a failure is told by; the machine's own refusals are no bugs of ours."""
+    if isinstance(error, OSError):
+        error = PackError(PackCode.IO, error.strerror or str(error), path=error.filename)
     code, path, offset_bytes = PackCode.IO, getattr(error, "path", None), None
     exit_code = error.exit_code
     if isinstance(error, PackError):

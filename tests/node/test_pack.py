@@ -88,6 +88,20 @@ def test_what_cannot_be_done_is_said_as_an_event(
     assert words in failed.message
 
 
+def test_what_the_machine_refuses_is_no_bug(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    part = tmp_path / "out" / "engram-l1-r0of1.bin.part"
+    part.mkdir(parents=True)
+    job: dict[str, object] = {
+        "source": str(checkpoint.folder), "out": str(part.parent), "tp": 1, "rank": 0,
+        "reserve_gib": 0,
+    }  # fmt: skip
+    code, events, err = run("pack", tmp_path, job)
+    failed = events[-1]
+    assert failed.event == "failed"
+    assert (code, failed.code, failed.path) == (ExitCode.UNFIT, PackCode.IO, str(part))
+    assert err == ""
+
+
 def test_a_job_that_is_not_there(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "sparkserve.node", "pack", "--job", str(tmp_path / "none")]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
