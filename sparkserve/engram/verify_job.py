@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,14 +70,16 @@ class VerifyRun:
         """
         started_s = self.clock()
         manifest = self._manifest()
+        packed = [each.layer for each in manifest.layers]
         if self.folder is None:
-            layers = self._listed(manifest)
+            layers = self._listed(manifest, packed)
             self._judge(manifest, self._wanted(None, tuple(_as_listed(each) for each in layers)))
             results = self._by_checksums(layers)
         else:
             with closing(self.folder):
                 checkpoint = Checkpoint.open(self.folder)
-                layers = self._listed(manifest)
+                # A table that was never packed must not pass for want of a shard to judge.
+                layers = self._listed(manifest, [*checkpoint.config.layer_ids, *packed])
                 shards = tuple(self._shard(checkpoint, each.layer) for each in layers)
                 wanted = tuple(wanted_layer(shard) for shard in shards)
                 self._judge(manifest, self._wanted(checkpoint, wanted))
@@ -107,10 +109,10 @@ class VerifyRun:
             )
         return found
 
-    def _listed(self, manifest: EngramManifest) -> tuple[ManifestLayer, ...]:
+    def _listed(self, manifest: EngramManifest, known: Sequence[int]) -> tuple[ManifestLayer, ...]:
         listed = {each.layer: each for each in manifest.layers}
-        wanted = listed if self.job.layers is None else self.job.layers
-        missing = [number for number in wanted if number not in listed]
+        wanted = set(known if self.job.layers is None else self.job.layers)
+        missing = sorted(wanted - listed.keys())
         if missing:
             raise PackError(
                 PackCode.TABLE,

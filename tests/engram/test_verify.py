@@ -176,6 +176,17 @@ def test_a_missing_shard_is_found(shards: Path, tmp_path: Path) -> None:
     verify(job(copy, None, layers=[14]))
 
 
+def test_a_table_that_was_never_packed_does_not_pass(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    pack(job_of(checkpoint, tmp_path, tp=3, rank=1, layers=[1], verify="none"))
+    with pytest.raises(PackError, match=r"layers \[14\] are not packed, only \[1\]") as caught:
+        verify(job(tmp_path, checkpoint.folder))
+    assert caught.value.code is PackCode.TABLE
+    (only,) = verify(job(tmp_path, checkpoint.folder, layers=[1])).layers
+    assert only.layer == 1
+
+
 def test_a_part_that_differs_from_the_source_never_becomes_a_shard(
     checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
