@@ -19,17 +19,20 @@ class RowCountError(ConfigError):
 
 
 class EngramConfig(Model):
-    """The Engram fields of a model's config.json, and the table layout that follows from them."""
+    """The Engram fields of a model's config.json, and the table layout that follows from them.
+
+    The upper limits are far from any model; without them a mistyped field is computed for ever.
+    """
 
     layer_ids: tuple[int, ...] = Field(min_length=1)
     """Decoder layers that have a table, in the order in which primes are drawn for them."""
     num_embeddings: tuple[int, ...]
     """Rows of each layer's table."""
-    max_ngram_size: int = Field(ge=2)
+    max_ngram_size: int = Field(ge=2, le=64)
     """Longest n-gram; the orders are 2 up to this."""
-    n_heads: int = Field(ge=1)
+    n_heads: int = Field(ge=1, le=1024)
     """Hash columns per n-gram order."""
-    head_dim: int = Field(ge=32, multiple_of=32)
+    head_dim: int = Field(ge=32, le=1 << 19, multiple_of=32)
     """Values per row."""
     vocab_size: int = Field(ge=1)
     """Where the search for the columns' primes begins; no vocabulary despite its name."""

@@ -45,6 +45,7 @@ class ManifestLayer(Model):
     bounds_sha256: Sha256
     """Digest of the table's column bounds, and so of its primes."""
     packed_file: str
+    """The shard's name, as layer, rank, ranks and layout make it."""
     bytes: Count
     """Exact size of the file."""
     allocated_bytes: Count

@@ -48,6 +48,9 @@ def test_the_outer_level_wins_as_in_the_engine():
         ({"engram_layer_ids": []}, "names no engram_layer_ids"),
         (without("engram_head_dim"), "engram_head_dim: Field required"),
         ({**TEXT, "engram_head_dim": 250}, "engram_head_dim: Input should be a multiple of 32"),
+        ({**TEXT, "engram_n_heads": 10**9}, "engram_n_heads: Input should be less than"),
+        ({**TEXT, "engram_max_ngram_size": 10**9}, "engram_max_ngram_size: Input should be less"),
+        ({**TEXT, "engram_head_dim": 32 * 10**9}, "engram_head_dim: Input should be less than"),
         ({**TEXT, "engram_n_heads": "many"}, "engram_n_heads: Input should be a valid integer"),
         (
             {**TEXT, "engram_num_embeddings": [384006168, 384016683]},
