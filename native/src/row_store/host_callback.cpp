@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdarg>
 #include <cstddef>
 #include <cstdint>
@@ -48,6 +49,9 @@ class Line {
     std::size_t done = 0;
     while (done < used_) {
       const ssize_t wrote = write(STDERR_FILENO, text_.data() + done, used_ - done);
+      if (wrote < 0 && errno == EINTR) {
+        continue;
+      }
       if (wrote <= 0) {
         return;
       }
