@@ -26,10 +26,11 @@ def test_page_is_up_to_date(name: str) -> None:
     assert page.read_text() == generator().PAGES[name](), "run python tools/generate_docs.py"
 
 
-def test_every_key_of_a_profile_is_explained() -> None:
+@pytest.mark.parametrize("page", ["profile.md", "adapters.md"])
+def test_every_key_is_explained(page: str) -> None:
     bare = [
         line
-        for line in (ROOT / "docs/reference/profile.md").read_text().splitlines()
+        for line in (ROOT / "docs/reference" / page).read_text().splitlines()
         if line.startswith("| `") and line.endswith("|  |")
     ]
     assert bare == []

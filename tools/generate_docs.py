@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import inspect
 import sys
 import types
 import typing
@@ -15,6 +17,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from sparkserve.adapters import registry
+from sparkserve.adapters.meta import AdapterMeta
 from sparkserve.cli import main as command_line
 from sparkserve.engine import env
 from sparkserve.errors import ExitCode
@@ -64,6 +68,46 @@ def profile_page() -> str:
         *_table("Cluster", Cluster),
     ]
     return NOTICE + "\n".join(lines)
+
+
+def adapters_page() -> str:
+    """Every adapter: what it is for, what it keeps, where it holds, and its settings."""
+    lines = [
+        "# Adapters",
+        "",
+        "Named changes to the engine. An adapter runs exactly when the profile has its table; an",
+        "unknown setting is an error. `sparkserve profile validate NAME` judges both, no node needed.",
+        "On the nodes each adapter first compares its targets with the engine's source, and refuses",
+        "to start where they are others. What was measured: [measurements](../measurements).",
+        "",
+    ]
+    for name in registry.names():
+        lines += _adapter(registry.load(name))
+    return NOTICE + "\n".join(lines)
+
+
+def _adapter(meta: AdapterMeta) -> list[str]:
+    module = importlib.import_module(f"sparkserve.adapters.{meta.name}")
+    about = inspect.getdoc(module) or ""
+    # The first line says what the summary says.
+    _, _, told = about.replace("``", "`").partition("\n\n")
+    versions = sorted({version for target in meta.targets for version in target.digests})
+    ranks = ", ".join(map(str, meta.world_sizes)) or "any"
+    lines = [f"## `[adapters.{meta.name}]`", "", f"{meta.summary}.", ""]
+    lines += [*told.splitlines(), ""]
+    if meta.settings.model_fields:
+        lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
+        lines += [_row(name, field) for name, field in meta.settings.model_fields.items()]
+        lines.append("")
+    lines += [f"- SGLang: {', '.join(versions)}", f"- Number of ranks: {ranks}"]
+    lines += [f"- Needs: {_links(meta.needs)}"] if meta.needs else []
+    lines += [f"- Not together with: {_links(meta.conflicts)}"] if meta.conflicts else []
+    lines += ["- Changes in the engine:"]
+    return [*lines, *(f"  - {target.kind} `{target.path}`" for target in meta.targets), ""]
+
+
+def _links(names: tuple[str, ...]) -> str:
+    return ", ".join(f"[`{name}`](#adapters{name})" for name in names)
 
 
 def exit_code_page() -> str:
@@ -127,7 +171,7 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
 def _row(name: str, field: FieldInfo) -> str:
     default = "required" if field.is_required() else f"`{_default(field)}`"
     bounds = "".join(f" {text}" for text in _bounds(field))
-    meaning = " ".join((field.description or "").split())
+    meaning = " ".join((field.description or "").split()).replace("``", "`")
     return f"| `{name}` | {_type_name(field.annotation)}{bounds} | {default} | {meaning} |"
 
 
@@ -137,6 +181,8 @@ def _default(field: FieldInfo) -> str:
         return "{}"
     if isinstance(value, tuple):
         return str(list(value))
+    if isinstance(value, bool):
+        return str(value).lower()
     return "none" if value is None else str(value)
 
 
@@ -165,6 +211,7 @@ def _type_name(annotation: Any) -> str:
 
 
 PAGES = {
+    "adapters.md": adapters_page,
     "cli.md": command_page,
     "environment.md": environment_page,
     "profile.md": profile_page,

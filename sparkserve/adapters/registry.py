@@ -56,9 +56,12 @@ def parse_settings(meta: AdapterMeta, settings: Mapping[str, Any]) -> Model:
         first = error.errors()[0]
         key = ".".join(["adapters", meta.name, *(str(part) for part in first["loc"])])
         fields = ", ".join(meta.settings.model_fields) or "none"
-        raise ConfigError(
-            f"{key}: {first['msg']}, got {first['input']!r} (settings: {fields})"
-        ) from error
+        if first["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(str(first["loc"][0]), meta.settings.model_fields, n=1)
+            wrong = f"no such setting{f'; did you mean {near[0]}?' if near else ''}"
+        else:
+            wrong = f"{first['msg']}, got {first['input']!r}"
+        raise ConfigError(f"{key}: {wrong} (settings: {fields})") from error
 
 
 def validate(

@@ -38,11 +38,7 @@ _STYLES: dict[str, Style] = {"failed": "bad", "interrupted": "warn"}
 
 def plan_answer(result: PackResult, *, width: int | None) -> Answer:
     """The dry run."""
-    count = len(result.plans)
-    where = f"{count} nodes" if count != 1 else result.plans[0].node
-    lines = [line(Span("plan", "bold"), f" to pack on {where}; nothing was changed"), line()]
-    lines += table(_PLAN_COLUMNS, [row for p in result.plans for row in _plan_rows(p)], width=width)
-    lines += [line(), *wrapped(_places(result.plans), width)]
+    lines = _plan(result.plans, width) if result.plans else [line("no node answered")]
     lines += wrapped(_problems(result.outcomes), width)
     data = {
         "ok": result.exit_code == 0,
@@ -53,6 +49,17 @@ def plan_answer(result: PackResult, *, width: int | None) -> Answer:
         "findings": [_dumped(outcome.finding) for outcome in result.outcomes],
     }
     return Answer(lines, data, tuple(_file(p, s) for p in result.plans for s in p.shards or ()))
+
+
+def _plan(plans: Sequence[RankPlan], width: int | None) -> list[Line]:
+    where = f"{len(plans)} nodes" if len(plans) != 1 else plans[0].node
+    return [
+        line(Span("plan", "bold"), f" to pack on {where}; nothing was changed"),
+        line(),
+        *table(_PLAN_COLUMNS, [row for plan in plans for row in _plan_rows(plan)], width=width),
+        line(),
+        *wrapped(_places(plans), width),
+    ]
 
 
 def result_answer(result: PackResult, *, width: int | None) -> Answer:

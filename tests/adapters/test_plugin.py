@@ -134,7 +134,7 @@ def test_foreign_source_is_refused_by_adapter_target_and_version(spec):
         ),
         (
             AdapterSpec(name="engram_rows", settings={"speed": 1}),
-            "FATAL engram_rows adapters.engram_rows.speed: Extra inputs are not permitted",
+            "FATAL engram_rows adapters.engram_rows.speed: no such setting",
         ),
     ],
 )

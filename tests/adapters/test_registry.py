@@ -69,7 +69,7 @@ def test_an_unknown_adapter_is_answered_with_the_nearest_and_the_list():
             {"depth": 0},
             r"adapters\.a\.depth: .*greater than or equal to 1, got 0 \(settings: depth",
         ),
-        ({"dept": 1}, r"adapters\.a\.dept: Extra inputs"),
+        ({"dept": 1}, r"adapters\.a\.dept: no such setting; did you mean depth\?"),
         ({"depth": "deep"}, r"adapters\.a\.depth: .*valid integer.*got 'deep'"),
     ],
 )
