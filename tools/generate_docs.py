@@ -76,8 +76,8 @@ def adapters_page() -> str:
         "# Adapters",
         "",
         "Named changes to the engine. An adapter runs exactly when the profile has its table; an",
-        "unknown setting is an error. `sparkserve profile validate NAME` judges both, no node needed.",
-        "On the nodes each adapter first compares its targets with the engine's source, and refuses",
+        "unknown setting is an error; `sparkserve profile validate NAME` tells, without any node.",
+        "On a node each adapter first compares its targets with the engine's source, and refuses",
         "to start where they are others. What was measured: [measurements](../measurements).",
         "",
     ]
