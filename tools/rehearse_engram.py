@@ -178,6 +178,15 @@ def cached_bytes() -> int:
     return int(fields["Cached"].split()[0]) * 1024
 
 
+def use_direct_io(node: Any) -> Path:
+    """Let a node's NVMe bypass the page cache of its file on the machine, and return that file."""
+    image: Path = node.folder / "nvme.img"
+    loops = subprocess.run(["losetup", "-j", image], capture_output=True, text=True, check=True)
+    device = loops.stdout.partition(":")[0]
+    subprocess.run(["losetup", "--direct-io=on", device], check=True)
+    return image
+
+
 def rehearse(folder: Path) -> dict[str, Any]:
     from tests.testbed.cluster import Testbed
     from tests.testbed.options import Options
@@ -196,10 +205,7 @@ def rehearse(folder: Path) -> dict[str, Any]:
     found["checkpoint_s"] = round(time.monotonic() - started, 1)
     with Testbed(Options(nodes=1, nvme="ext4", nvme_mib=14 << 10)) as testbed:
         (node,) = testbed.nodes
-        image = node.folder / "nvme.img"
-        loops = subprocess.run(["losetup", "-j", image], capture_output=True, text=True, check=True)
-        device = loops.stdout.partition(":")[0]
-        subprocess.run(["losetup", "--direct-io=on", device], check=True)
+        image = use_direct_io(node)
         shard = node.folder / "nvme" / "engram" / identity().file_name
         rank = ["--tp", str(TP), "--rank", str(RANK), "--layers", str(LAYER), "--out", OUT]
         base = [sys.executable, "-m", "sparkserve"]
