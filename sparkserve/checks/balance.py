@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from sparkserve.engram.balance import WARN_RATIO, imbalance
@@ -35,7 +36,7 @@ def judge(profile: Profile, ranks: Sequence[RankStatus]) -> tuple[Finding, ...]:
 def _finding(profile: Profile, layer: int, rows: Sequence[int]) -> Finding:
     told = ", ".join(f"rank {rank} {count:,}" for rank, count in enumerate(rows))
     strided = profile.engram.layout == "strided"
-    pack = f"sparkserve pack --profile {profile.name}"
+    pack = f"sparkserve pack --profile {shlex.quote(profile.name)}"
     return Finding(
         code="PCK_COLUMN_IMBALANCE",
         check_id="ENGRAM.BALANCE",

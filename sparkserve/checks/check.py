@@ -23,8 +23,9 @@ class Scene:
     cluster: Cluster
     facts: Mapping[str, NodeFacts]
     """By node name; every node of the cluster is there."""
-    profile_named: str | None = None
-    """How the user named the profile, for commands that mend something; None = by its name."""
+    named: str | None = None
+    """How the user named profile and nodes, as options of a command; None = by the profile's name.
+    """
 
     def nodes(self) -> Iterator[tuple[int, str, NodeFacts]]:
         """(rank, name, facts) of every node in rank order."""

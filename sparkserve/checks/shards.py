@@ -226,8 +226,8 @@ def _fix(scene: Scene, held: Held) -> str:
     """The pack command; shards that are there, but wrong, are only replaced when told so."""
     if not held.files and scene.profile.model.obtain:
         return scene.profile.model.obtain
-    named = shlex.quote(scene.profile_named or scene.profile.name)
-    return f"sparkserve pack --profile {named}{' --replace' if held.files else ''}"
+    named = scene.named or f"--profile {shlex.quote(scene.profile.name)}"
+    return f"sparkserve pack {named}{' --replace' if held.files else ''}"
 
 
 def _well(node: str, held: Held, codes: Sequence[PackCode]) -> Judgement:

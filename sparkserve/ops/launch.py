@@ -27,6 +27,7 @@ from sparkserve.model.record import Endpoint, RunRecord
 from sparkserve.ops.bring_up import PHASES_BEFORE, BringUp, since
 from sparkserve.ops.doors import Doors, Emitter, connect_all, worst
 from sparkserve.ops.keyfile import read_api_key
+from sparkserve.ops.shard_commands import named
 from sparkserve.ops.target import Resolved, Target, resolve
 from sparkserve.planning import launch as planning
 from sparkserve.planning.places import locate
@@ -178,7 +179,7 @@ def _look(launch: _Launch) -> None:
         raise worst(list(group.errors_by_node.values()))
     launch.facts = dict(group)
     launch.bring_up.timings_s["facts"] = since(started)
-    scene = Scene(profile, launch.cluster, launch.facts, request.target.profile)
+    scene = Scene(profile, launch.cluster, launch.facts, named(request.target, profile.name))
     launch.findings = judge(launch_checks.LAUNCH, scene)
 
 

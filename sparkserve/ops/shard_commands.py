@@ -52,7 +52,7 @@ def shard_commands(request: ShardsRequest, profile: str | None) -> ShardCommands
             f"sparkserve verify --engram {shlex.join(words)}",
             None,
         )
-    where = [*_given("--profile", profile), *_where(request.target)]
+    where = _where(request.target, profile)
     words = [*where, *which, *layout, *_given("--source", request.source)]
     words += _given("--token-file", request.token_file)
     settings = ["--set", f"engram.layout={request.layout}"] if request.layout else []
@@ -67,8 +67,17 @@ def _rank(local: LocalRank) -> list[str]:
     return ["--out", local.out, "--tp", str(local.tp), "--rank", str(local.rank)]
 
 
-def _where(target: Target) -> list[str]:
-    words = [*_given("--cluster", target.cluster), *_given("--hosts", ",".join(target.hosts))]
+def named(target: Target, profile: str) -> str:
+    """Options of a command that mean the same profile and nodes.
+
+    profile: its name, where the user named none.
+    """
+    return shlex.join(_where(target, target.profile or profile))
+
+
+def _where(target: Target, profile: str | None) -> list[str]:
+    words = [*_given("--profile", profile), *_given("--cluster", target.cluster)]
+    words += _given("--hosts", ",".join(target.hosts))
     words += _given("--hosts-file", str(target.hosts_file) if target.hosts_file else None)
     words += _given("--nodes", str(target.nodes) if target.nodes else None)
     tp = target.values.get("parallel", {}).get("tp")

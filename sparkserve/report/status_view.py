@@ -6,7 +6,16 @@ from sparkserve.model.node_state import RankStatus, RunStatus
 from sparkserve.report.console import Answer
 from sparkserve.report.finding_view import finding_block
 from sparkserve.report.table import Column, table
-from sparkserve.report.text import Line, Span, Style, cut_line, line, one_line, without_stamp
+from sparkserve.report.text import (
+    Line,
+    Span,
+    Style,
+    cut_line,
+    line,
+    one_line,
+    without_stamp,
+    wrapped,
+)
 from sparkserve.units import format_bytes, format_duration
 
 _WIDE = 110
@@ -32,7 +41,7 @@ _LAST_LINE = Column("LAST LINE", elastic=True)
 def status_answer(status: RunStatus, *, width: int | None) -> Answer:
     """A run's state in all forms; quiet mode gets the outcome alone."""
     lines = [*_header(status), line(), *rank_table(status, width=width)]
-    lines += [line(), *finding_block(status.findings)] if status.findings else []
+    lines += [line(), *wrapped(finding_block(status.findings), width)] if status.findings else []
     lines += [line(), *_next_steps(status)]
     return Answer(lines, {"status": status.model_dump(mode="json")}, (status.outcome,))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkserve.ops.shard_commands import shard_commands
+from sparkserve.ops.shard_commands import named, shard_commands
 from sparkserve.ops.shards import LocalRank, ShardsRequest
 from sparkserve.ops.target import Target
 
@@ -31,6 +31,13 @@ def test_nodes_and_values_that_were_named_are_named_again() -> None:
     assert commands.pack == f"sparkserve pack {where} {which}"
     assert commands.verify == f"sparkserve verify --engram {where} {which}"
     assert commands.launch == f"sparkserve launch {where} --set engram.layout=strided"
+
+
+def test_what_a_check_mends_is_of_the_same_profile_and_nodes() -> None:
+    target = Target(hosts=("a", "b"), settings=("engram.layout=strided",))
+    words = "--profile mine --hosts a,b --set engram.layout=strided"
+    assert named(target, "mine") == words
+    assert named(Target(profile="./my.toml"), "mine") == "--profile ./my.toml"
 
 
 @pytest.mark.parametrize(("model", "packing"), [("/v41", "--model /v41"), (None, "--model DIR")])
