@@ -5,7 +5,8 @@ or pinned host memory; on a Spark both are the same 128 GB, so no fleet of up to
 them beside the weights. A token needs 48 rows of 264 bytes.
 
 Measurement: none on a Spark yet. On a CPU engine with the demo model, log-probabilities equal
-those of the in-memory tables bit for bit (tests/engine).
+those of the in-memory tables bit for bit (tests/engine). On H200 GPUs rows in CUDA graphs are exact
+(docs/measurements/engram-h200.md).
 
 Losslessness: exact. Rows are the checkpoint's own bytes, dequantised by the engine's formula;
 each row has exactly one owner, so the sum over ranks adds zeros to it.
