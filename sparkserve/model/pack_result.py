@@ -12,7 +12,6 @@ from sparkserve.model.finding import Finding
 from sparkserve.model.layout import Layout
 from sparkserve.model.pack import LayerResult
 
-
 READY = "PACK.READY"
 """Check of what keeps a node from its part before anything is written."""
 
