@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from sparkserve.model.pack import PackCode
 
 ROOT = Path(__file__).parent.parent
 
@@ -24,6 +27,12 @@ def generator() -> ModuleType:
 def test_page_is_up_to_date(name: str) -> None:
     page = ROOT / "docs" / "reference" / name
     assert page.read_text() == generator().PAGES[name](), "run python tools/generate_docs.py"
+
+
+def test_every_code_of_packing_has_a_row_that_says_what_to_do() -> None:
+    rows = [line for line in (ROOT / "docs/engram.md").read_text().splitlines() if "PCK_" in line]
+    listed = {code for row in rows if row.startswith("| `") for code in re.findall(r"PCK_\w+", row)}
+    assert {code.value for code in PackCode} - listed == set()
 
 
 @pytest.mark.parametrize("page", ["profile.md", "adapters.md"])
