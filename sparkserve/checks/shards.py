@@ -219,18 +219,21 @@ def _judged(scene: Scene, codes: Sequence[PackCode], *, why: str) -> Iterator[Ju
                 fix=_fix(scene, held),
             )
         else:
-            yield _well(node, held, codes)
+            yield _well(scene, node, held, codes)
 
 
 def _fix(scene: Scene, held: Held) -> str:
     """The pack command; shards that are there, but wrong, are only replaced when told so."""
     if not held.files and scene.profile.model.obtain:
         return scene.profile.model.obtain
-    named = scene.named or f"--profile {shlex.quote(scene.profile.name)}"
-    return f"sparkserve pack {named}{' --replace' if held.files else ''}"
+    return f"{_pack(scene)}{' --replace' if held.files else ''}"
 
 
-def _well(node: str, held: Held, codes: Sequence[PackCode]) -> Judgement:
+def _pack(scene: Scene) -> str:
+    return f"sparkserve pack {scene.named or f'--profile {shlex.quote(scene.profile.name)}'}"
+
+
+def _well(scene: Scene, node: str, held: Held, codes: Sequence[PackCode]) -> Judgement:
     if held.differences:
         return Judgement(node, "skipped", observed="another check of the shards failed")
     if codes == _IDENTITY and held.manifest_file not in held.facts.manifests:
@@ -239,7 +242,7 @@ def _well(node: str, held: Held, codes: Sequence[PackCode]) -> Judgement:
             "unknown",
             observed=f"no {held.manifest_file} in {held.facts.path}: nobody can tell which "
             "checkpoint these rows are from",
-            fix="sparkserve pack adopts such shards after it has compared them with the source",
+            fix=f"{_pack(scene)}  # adopts them once they agree with the source",
         )
     size_bytes = sum(file.size_bytes for file in held.files)
     return passed(node, f"{held.facts.path}: {format_bytes(size_bytes)}")
