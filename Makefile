@@ -17,7 +17,7 @@ help:
 	@echo "make gpu-test   on such a machine: rows in CUDA graphs, prefetching, real servers"
 	@echo "make bench-pack packing of Engram rows against a direct copy of the same bytes"
 	@echo "make bench-store rows from NVMe against fio and a pool of threads (fio, 4 GiB of disk)"
-	@echo "make rehearse   pack and serve one rank of the released model at its real size (root, 26 GiB)"
+	@echo "make rehearse   real-size tables packed, read and served by an engine (root, 26 GiB)"
 	@echo "make setup      the environment in .venv alone"
 	@echo "make engine     .venv and a real SGLang for the CPU"
 	@echo "make clean      remove .venv and everything that was downloaded or built"
@@ -74,6 +74,7 @@ bench-store:
 rehearse:
 	@$(SETUP) engine testbed
 	@$(VENV)/python tools/rehearse_engram.py
+	@$(VENV)/python tools/rehearse_serving.py
 
 clean:
 	rm -rf .venv .cache .demo .gpu native/build
