@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -288,8 +289,9 @@ class RowStore:
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
+    def __del__(self, _process_ends: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the end of the process this module's own names may be gone before the store is.
+        if not _process_ends() and getattr(self, "_handle", None):
             self.close()
 
     def _lookup(self, ids: int, count: int, weights: int, scales: int) -> None:
