@@ -37,9 +37,9 @@ class PackOptions(OptionGroup):
             help="What is compared with the source before a shard counts; else sample.",
         ),
     ] = Verify.sample
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Pack anew whatever stands there.")
-    ] = False
+    replace: Annotated[bool, typer.Option("--replace", help="Pack anew whatever stands there.")] = (
+        False
+    )
     reserve_gib: Annotated[
         float,
         typer.Option("--reserve-gib", min=0, metavar="GIB", help="Space to leave free; else 8."),
