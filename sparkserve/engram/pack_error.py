@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from sparkserve.errors import SparkserveError
-from sparkserve.model.pack import PackCode
+from sparkserve.model.pack import LayerResult, PackCode
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _PLACE = frozenset(
@@ -22,7 +22,12 @@ class PackError(SparkserveError):
     code: what kind of failure; it decides the exit code.
     path: file or URL that is to blame; None = no single one.
     offset_bytes: byte of it, where one is known.
+    layers: what is known of all shards of the job all the same.
+    reader: engine of the serving reader that compared rows; None = none ran.
     """
+
+    layers: tuple[LayerResult, ...] = ()
+    reader: str | None = None
 
     def __init__(
         self,

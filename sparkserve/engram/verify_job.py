@@ -45,6 +45,8 @@ from sparkserve.model.engram_manifest import (
 from sparkserve.model.pack import LayerResult, PackCode, PackDone, VerifyJob
 
 _HINT = "sparkserve pack --replace"
+_OF_ONE_SHARD = frozenset({PackCode.VERIFY, PackCode.SHORT_SHARD})
+"""Faults that say nothing about the rank's other shards."""
 
 
 @dataclass
@@ -68,6 +70,13 @@ class VerifyRun:
         Raises:
             PackError: a shard is not what it should be, or cannot be judged.
         """
+        try:
+            return self._run()
+        except PackError as error:
+            error.reader = self._reader
+            raise
+
+    def _run(self) -> PackDone:
         started_s = self.clock()
         manifest = self._manifest()
         packed = [each.layer for each in manifest.layers]
@@ -162,13 +171,13 @@ class VerifyRun:
 
     def _by_checksums(self, layers: tuple[ManifestLayer, ...]) -> tuple[LayerResult, ...]:
         self.reporter.begin("verify", sum(each.bytes for each in layers))
-        results = []
-        for listed in layers:
+
+        def judge(listed: ManifestLayer) -> LayerResult:
             path = self.out / listed.packed_file
-            found = checksum_all(path, listed, self.reporter)
-            _compare(path, found, listed)
-            results.append(_result(listed, checksums="pass", against="none", rows=0))
-        return tuple(results)
+            _compare(path, checksum_all(path, listed, self.reporter), listed)
+            return _result(listed, checksums="pass", against="none", rows=0)
+
+        return _each(layers, judge)
 
     def _by_source(
         self,
@@ -180,9 +189,10 @@ class VerifyRun:
         self.reporter.begin(
             "verify", sum(each.bytes + (0 if full else _sample_bytes(each)) for each in layers)
         )
-        results = []
-        for listed, shard in zip(layers, shards, strict=True):
-            path = self.out / listed.packed_file
+        meant = {shard.layer: shard for shard in shards}
+
+        def judge(listed: ManifestLayer) -> LayerResult:
+            shard, path = meant[listed.layer], self.out / listed.packed_file
             stored = StoredShard(path, ShardChunks(shard, listed.checksum_span_bytes))
             table = checkpoint.table(shard.layer)
             with closing(table.file):
@@ -192,13 +202,39 @@ class VerifyRun:
                     )
                     _compare(path, found, listed)
                     rows = shard.header.rows_in_file
-                    results.append(_result(listed, checksums="pass", against="full", rows=rows))
-                else:
-                    rows, self._reader = compare_sample(stored, table, self.reporter)
-                    # A sample alone would pass over a wrong bit in any other row.
-                    _compare(path, checksum_all(path, listed, self.reporter), listed)
-                    results.append(_result(listed, checksums="pass", against="sample", rows=rows))
-        return tuple(results)
+                    return _result(listed, checksums="pass", against="full", rows=rows)
+                rows, self._reader = compare_sample(stored, table, self.reporter)
+                # A sample alone would pass over a wrong bit in any other row.
+                _compare(path, checksum_all(path, listed, self.reporter), listed)
+                return _result(listed, checksums="pass", against="sample", rows=rows)
+
+        return _each(layers, judge)
+
+
+def _each(
+    layers: Sequence[ManifestLayer], judge: Callable[[ManifestLayer], LayerResult]
+) -> tuple[LayerResult, ...]:
+    """Judge every layer, also after one has failed.
+
+    Raises:
+        PackError: the first bad shard's; its ``layers`` say how all of them stand. At once where
+            not a shard is to blame, such as a source that does not answer.
+    """
+    results: list[LayerResult] = []
+    first: PackError | None = None
+    for listed in layers:
+        try:
+            results.append(judge(listed))
+        except PackError as error:
+            if error.code not in _OF_ONE_SHARD:
+                raise
+            first = first or error
+            failed = _result(listed, checksums="unknown", against="none", rows=0)
+            results.append(failed.model_copy(update={"failure": error.message}))
+    if first is not None:
+        first.layers = tuple(results)
+        raise first
+    return tuple(results)
 
 
 def _compare(path: Path, found: Digests, listed: ManifestLayer) -> None:

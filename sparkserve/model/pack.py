@@ -211,6 +211,8 @@ class LayerResult(Model):
     against_source: Literal["none", "sample", "full"] = "none"
     """What was compared with the source through the serving reader; none is not a pass."""
     compared_rows: int = 0
+    failure: str = ""
+    """What is wrong with the shard; empty = nothing that was looked at."""
 
 
 class PackDone(Model):
@@ -238,6 +240,10 @@ class PackFailed(Model):
     exit_code: int
     path: str | None = None
     offset_bytes: int | None = None
+    layers: tuple[LayerResult, ...] = ()
+    """Verifying: every layer that was judged, since one bad shard says nothing of the others."""
+    reader: str | None = None
+    """Engine of the serving reader that compared rows; None = none ran."""
 
 
 PackEvent = Annotated[

@@ -26,6 +26,7 @@ from sparkserve.engram.source import Folder
 from sparkserve.engram.verify_job import VerifyRun
 from sparkserve.errors import ConfigError, ExitCode, SparkserveError
 from sparkserve.model.pack import (
+    LayerResult,
     PackCode,
     PackDone,
     PackEvent,
@@ -143,8 +144,11 @@ def failure_of(error: SparkserveError | OSError) -> PackFailed:
         error = PackError(PackCode.IO, error.strerror or str(error), path=error.filename)
     code, path, offset_bytes = PackCode.IO, getattr(error, "path", None), None
     exit_code = error.exit_code
+    layers: tuple[LayerResult, ...] = ()
+    reader = None
     if isinstance(error, PackError):
         code, offset_bytes = error.code, error.offset_bytes
+        layers, reader = error.layers, error.reader
     elif isinstance(error, ConfigError):
         code = PackCode.JOB
     return PackFailed(
@@ -154,6 +158,8 @@ def failure_of(error: SparkserveError | OSError) -> PackFailed:
         exit_code=int(exit_code),
         path=path,
         offset_bytes=offset_bytes,
+        layers=layers,
+        reader=reader,
     )
 
 

@@ -382,4 +382,6 @@ def _outcome(plan: RankPlan, end: PackDone | PackFailed, elapsed_s: float) -> Ra
         seconds=round(elapsed_s, 3),
         exit_code=end.exit_code,
         path=end.path,
+        layers=end.layers,
+        reader=end.reader,
     )

@@ -73,8 +73,8 @@ def _job(fleet: Fleet, plan: RankPlan) -> NodeJob:
 
 
 def _verdicts(outcome: RankOutcome, no_source: str) -> list[ShardVerdict]:
-    """A row per layer; a rank that ended early has the row of the layer it ended at."""
-    if outcome.state == "done":
+    """A row per layer; a rank that could not be judged has one row for all it has."""
+    if outcome.state == "done" or outcome.layers:
         return [_verdict(outcome, layer, no_source) for layer in outcome.layers]
     finding = outcome.finding
     name = ShardName.parse((outcome.path or "").rpartition("/")[2])
@@ -93,6 +93,16 @@ def _verdicts(outcome: RankOutcome, no_source: str) -> list[ShardVerdict]:
 
 
 def _verdict(outcome: RankOutcome, layer: LayerResult, no_source: str) -> ShardVerdict:
+    if layer.failure:
+        return ShardVerdict(
+            node=outcome.node,
+            rank=outcome.rank,
+            layer=layer.layer,
+            outcome="fail",
+            checksums="unknown",
+            against_source="unknown",
+            reason=layer.failure,
+        )
     compared = layer.against_source
     known = layer.checksums == "pass" or compared != "none"
     reason = no_source if compared == "none" else ""

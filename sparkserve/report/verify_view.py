@@ -41,7 +41,7 @@ def verify_answer(result: VerifyResult, *, width: int | None) -> Answer:
 
 def _row(verdict: ShardVerdict) -> list[Span]:
     source = verdict.against_source
-    # A rank ends at its first fault, and its reason says which comparison found it.
+    # A shard is left at its first fault, and the reason says which comparison found it.
     told = verdict.outcome != "fail"
     return [
         Span(str(verdict.rank)),

@@ -91,6 +91,32 @@ def test_one_wrong_bit_is_found_at_its_byte(
     assert f"row {(offset - 4096) // 264} " in error.message
 
 
+@pytest.mark.parametrize("with_source", [True, False])
+def test_a_wrong_shard_keeps_no_other_from_being_judged(
+    checkpoint: Checkpoint, shards: Path, tmp_path: Path, with_source: bool
+) -> None:
+    copy = damaged(shards, tmp_path, NAMES["columns"], 5000)
+    with pytest.raises(PackError) as caught:
+        verify(job(copy, checkpoint.folder if with_source else None, verify="full"))
+    bad, good = caught.value.layers
+    assert (bad.layer, bad.checksums, bad.against_source) == (1, "unknown", "none")
+    assert bad.failure == caught.value.message
+    assert (good.layer, good.checksums, good.failure) == (14, "pass", "")
+    assert good.against_source == ("full" if with_source else "none")
+
+
+def test_every_wrong_shard_is_named(checkpoint: Checkpoint, shards: Path, tmp_path: Path) -> None:
+    copy = damaged(shards, tmp_path, NAMES["columns"], 5000)
+    other = copy / NAMES["columns"].replace("l1", "l14")
+    data = bytearray(other.read_bytes())
+    data[-1] ^= 1
+    other.write_bytes(data)
+    with pytest.raises(PackError) as caught:
+        verify(job(copy, checkpoint.folder))
+    assert NAMES["columns"] in caught.value.layers[0].failure
+    assert other.name in caught.value.layers[1].failure
+
+
 def test_without_a_source_a_wrong_bit_is_found_in_its_chunk(shards: Path, tmp_path: Path) -> None:
     name = NAMES["columns"]
     copy = damaged(shards, tmp_path, name, (1 << 20) + 77)

@@ -65,6 +65,26 @@ def test_one_rank_here_is_planned_packed_kept_and_verified(
     assert "no source to compare with" in unknown.verdicts[0].reason
 
 
+def test_one_wrong_shard_fails_alone_and_the_others_keep_their_rows_of_the_table(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    local = LocalRank(out=str(tmp_path / "rows"), tp=2, rank=0, model=str(checkpoint.folder))
+    ask = request(local=local, layout="columns", reserve_gib=0.0)
+    assert pack.run(ask, HERE, Heard()).exit_code == 0
+    shard = tmp_path / "rows" / "engram-l1-r0of2.bin"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    checked = verify.run(ask, HERE, Heard(), strict=False)
+    assert checked.exit_code == 1
+    assert [(v.layer, v.outcome, v.checksums) for v in checked.verdicts] == [
+        (1, "fail", "unknown"),
+        (14, "pass", "pass"),
+    ]
+    assert str(shard) in checked.verdicts[0].reason
+    assert checked.verdicts[1].reader in ("io_uring", "pread")
+
+
 def test_rank_that_was_never_packed_fails_its_check(checkpoint: Checkpoint, tmp_path: Path) -> None:
     local = LocalRank(out=str(tmp_path), tp=4, rank=3, model=str(checkpoint.folder))
     checked = verify.run(request(local=local), HERE, Heard(), strict=False)
