@@ -53,7 +53,7 @@ LIMIT_S = 1800
 
 
 def prompts() -> list[str]:
-    """Texts of about 300 tokens: the tiny tokenizer makes each byte one."""
+    """Texts of about 330 tokens: the tiny tokenizer makes each byte one."""
     source = random.Random(11)
     words = ["".join(source.choices("etaoinshrdlu", k=source.randint(2, 9))) for _ in range(400)]
     return [" ".join(source.choices(words, k=50)) for _ in range(PROMPTS)]
