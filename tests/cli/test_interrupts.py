@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 import time
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from sparkserve.cli import interrupts
 from tests.cli import real
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -127,3 +131,23 @@ def test_followed_logs_detach_and_the_run_goes_on(tmp_path: Path) -> None:
         with real.running([real.SPARKSERVE, "stop"]) as process:
             assert process.end() == 0, process.text
     real.wait_until(lambda: not real.engines(tmp_path / "model"), "the engine is gone")
+
+
+def hold_until_interrupted(lock: threading.Condition) -> None:
+    with lock:
+        while True:
+            signal.pause()
+
+
+def test_interrupt_between_lock_and_with_block_waits_for_the_block() -> None:
+    given_back = []
+    # What Condition.__enter__ calls is interrupted before it returns, when the lock is taken.
+    lock = SimpleNamespace(
+        acquire=None,
+        release=None,
+        __enter__=partial(signal.raise_signal, signal.SIGINT),
+        __exit__=lambda *reason: given_back.append(reason[0]),
+    )
+    with interrupts.second_ends_at_once(), pytest.raises(KeyboardInterrupt):
+        hold_until_interrupted(threading.Condition(lock))
+    assert given_back == [KeyboardInterrupt]
