@@ -106,7 +106,10 @@ class Channel:
     async def flush(self) -> None:
         """Wait until queued messages were handed to the kernel; a dead peer is no error here."""
         with contextlib.suppress(ConnectionError, TimeoutError):
-            await asyncio.wait_for(self._writer.drain(), 1.0)
+            # Not wait_for: before Python 3.12 it forgets a cancellation that comes together with
+            # the result, and the heartbeat then went on for ever in a guard that was to end.
+            async with asyncio.timeout(1.0):
+                await self._writer.drain()
 
     def close(self) -> None:
         """Close the connection."""
@@ -196,9 +199,8 @@ class HeadLink:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            rank, channel = await asyncio.wait_for(
-                self._admit(reader, writer), self.spec.guard.lost_after_s
-            )
+            async with asyncio.timeout(self.spec.guard.lost_after_s):
+                rank, channel = await self._admit(reader, writer)
         except (ConnectionError, TimeoutError, AuthenticityError) as error:
             log.warning("turned a connection away: %s", error)
             writer.close()
@@ -295,7 +297,8 @@ class WorkerLink:
         since = loop.time()
         while True:
             try:
-                self._channel = await asyncio.wait_for(self._join(), self.spec.guard.lost_after_s)
+                async with asyncio.timeout(self.spec.guard.lost_after_s):
+                    self._channel = await self._join()
             except (OSError, TimeoutError, AuthenticityError) as error:
                 if loop.time() - since > patience_s:
                     self.listener.peer_lost(0, f"no connection to its guard: {error}")
@@ -366,7 +369,8 @@ async def watch(
     beats = asyncio.create_task(_beat(channel, heartbeat_s))
     try:
         while True:
-            kind, body = await asyncio.wait_for(channel.receive(), lost_after_s)
+            async with asyncio.timeout(lost_after_s):
+                kind, body = await channel.receive()
             if kind == "stop":
                 origin = body.get("origin")
                 on_stop(

@@ -188,3 +188,34 @@ def test_rank_that_ends_as_rank_0_does_waits_for_nobody(tmp_path: Path) -> None:
         await head.linger(0)
 
     within(work)
+
+
+class CancelsWhoDrains:
+    """A writer whose drain is done in the very moment in which the waiting task is cancelled."""
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+
+    async def drain(self) -> None:
+        await asyncio.sleep(0)
+        if self.task is not None:
+            self.task.cancel()
+
+
+def test_cancelled_heartbeat_ends_although_its_last_beat_went_out() -> None:
+    async def beat(channel: Channel, beats: list[int]) -> None:
+        while len(beats) < 5:
+            await channel.flush()
+            beats.append(1)
+            await asyncio.sleep(0)
+
+    async def main() -> tuple[bool, int]:
+        writer, beats = CancelsWhoDrains(), list[int]()
+        channel = Channel((asyncio.StreamReader(), writer), KEY, "s", "head")  # type: ignore[arg-type]
+        writer.task = asyncio.create_task(beat(channel, beats))
+        await asyncio.wait({writer.task})
+        return writer.task.cancelled(), len(beats)
+
+    cancelled, beats = asyncio.run(main())
+    assert cancelled
+    assert beats <= 1
