@@ -61,6 +61,8 @@ def stop(run_dir: Path, *, gentle: bool = True) -> dict[str, Any]:
         if guard is not None:
             processes.send([guard], signal.SIGTERM if gentle else signal.SIGINT)
             _await_end(state)
+            # A guard that does not go holds the node, and whoever follows it waits for ever.
+            processes.end([guard], grace_s=0.0)
     left: dict[int, processes.Process] = {}
 
     def find() -> list[processes.Process]:

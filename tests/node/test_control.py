@@ -23,6 +23,17 @@ def test_stop_ends_a_run_through_its_guard(run: Run) -> None:
     rank.wait_gone()
 
 
+def test_stop_ends_a_guard_that_does_not_go_and_frees_the_node(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (rank,) = run.start([SLEEPER])
+    guard_pid = int(rank.state["guard_pid"])
+    monkeypatch.setattr(control, "_STOP_LIMIT_S", 0.2)
+    os.kill(guard_pid, signal.SIGSTOP)
+    assert control.stop(rank.run_dir)["survivors"] == []
+    rank.wait_gone()
+
+
 def test_stop_twice_is_no_error(run: Run) -> None:
     (rank,) = run.start([SLEEPER])
     control.stop(rank.run_dir)
