@@ -74,7 +74,9 @@ def test_one_local_rank_serves_rows_reports_and_stops(local: Local, tiny_root: P
     assert local.status()["outcome"] == "stopped"
 
 
-def test_corrupt_shard_refuses_with_path_and_exit_6(local: Local, tiny_root: Path) -> None:
+def test_corrupt_shard_refuses_before_anything_starts_with_path_fix_and_exit_4(
+    local: Local, tiny_root: Path
+) -> None:
     rows = local.folder / "rows"
     rows.mkdir()
     for path in (tiny_root / "engram" / "tiny-engram").glob("*of1.bin"):
@@ -84,8 +86,10 @@ def test_corrupt_shard_refuses_with_path_and_exit_6(local: Local, tiny_root: Pat
     sections["serving"] = {"port": free_port()}
     sections["engram"] = {"directory": str(rows)}
     launched = local.launch(**sections)
-    assert launched.code == 6
+    assert launched.code == 4
     assert "engram-l1-r0of1.bin" in launched.error
+    assert "sparkserve pack" in launched.error
+    assert not [event for event in launched.events if event["kind"] == "step"]
 
 
 @pytest.mark.testbed
