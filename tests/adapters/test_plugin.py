@@ -81,7 +81,7 @@ def test_without_a_spec_the_engine_is_left_alone():
     result = run_engine(None)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "serving with EngramEmbedding\n"
-    assert "sparkserve" not in result.stderr
+    assert "sparkserve:" not in result.stderr
 
 
 def test_the_loader_swallows_exceptions_but_not_our_refusal(spec):

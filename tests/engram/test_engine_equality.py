@@ -111,7 +111,7 @@ def engine(request, cases, tmp_path_factory):
     path = [str(SHIM)]
     asked = {name: request_of(case) for name, case in cases.items()}
     if request.param == "0.5.21":
-        wheel = REPOSITORY / ".cache" / "wheels" / "sglang-0.5.21"
+        wheel = REPOSITORY / ".cache" / "sglang-0.5.21"
         if not wheel.is_dir():
             pytest.skip(f"{wheel} is missing: run `make engine`")
         path.insert(0, str(wheel))
