@@ -12,9 +12,11 @@ pytest_plugins = ["tests.testbed.plugin", "tests.engine.roots"]
 
 
 def pytest_configure() -> None:
-    """A run that was started in the background ignores Ctrl-C, and its children would as well."""
+    """A run in the background or under nohup ignores signals, and its children would as well."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

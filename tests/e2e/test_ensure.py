@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.fleet import Local
-from tests.node.harness import free_port
+from tests.ports import free_port
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,17 +25,11 @@ from sparkserve.model.engine_spec import (
     GuardSpec,
     InstallReport,
 )
+from tests.ports import free_port
 
 START_DEADLINE_S = 600
 SHIM = Path(sparkserve.__file__).parent / "sim" / "cpu_shim"
 MODEL_PACKAGE = "sparkserve.sim.demo_model"
-
-
-def free_port() -> int:
-    """A TCP port that nobody on loopback listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_until(condition: Callable[[], bool], deadline_s: float = 30) -> None:

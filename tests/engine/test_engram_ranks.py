@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from sparkserve.engram.ownership import Layout
-from tests.engine.sglang_server import Rank, Server, free_port, serving_all
+from tests.engine.sglang_server import Rank, Server, serving_all
 from tests.engine.tiny import COLUMNS, Seen, ask, checkpoint, ready_lines, repack, settled_layers
+from tests.ports import free_port
 
 pytestmark = pytest.mark.engine
 

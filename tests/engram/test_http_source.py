@@ -192,7 +192,7 @@ def test_cut_connections_are_gone_on_with_from_the_byte_they_reached(
 
     server.troubles.append(cutting)
     waits = packed(checkpoint, server, tmp_path)
-    assert len(waits) >= 2
+    assert waits
     assert max(waits) < 1, "every attempt got further, so nothing builds up"
     asked = [range_of(seen) for seen in data_requests(server)]
     total = sum(end - start for start, end in asked)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,15 +14,10 @@ from typing import Any
 
 from sparkserve.model.engine_spec import EngineSpec, Expectations, GuardSpec
 from sparkserve.node import processes
+from tests.ports import free_port
 from tests.testbed.shell import wait_until
 
 SLEEPER = "import signal, time; print('engine up', flush=True); time.sleep(600)"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.light import Rank, StartRank, free_port
+from tests.ports import free_port
+from tests.sim.light import Rank, StartRank
 
 
 @pytest.fixture

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import socket
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.ports import free_port
 
 DEADLINE_S = 20
 
@@ -22,12 +23,6 @@ def wait_until(condition: Callable[[], Any], what: str) -> Any:
         assert time.monotonic() < end, f"still not: {what}"
         time.sleep(0.01)
     return value
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

@@ -18,7 +18,8 @@ import pytest
 
 from sparkserve.model.engine_spec import EngineSpec, GuardSpec, InstallReport
 from sparkserve.sim.light_options import parse
-from tests.sim.light import Rank, StartRank, free_port, start_group, wait_until
+from tests.ports import free_port
+from tests.sim.light import Rank, StartRank, start_group, wait_until
 
 
 def test_the_log_names_the_phases_in_sglangs_order(start: StartRank) -> None:
