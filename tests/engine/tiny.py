@@ -16,6 +16,8 @@ NAME = "tiny-engram"
 # Its first letter occurs once, so the row of the first position is read at that position only.
 TEXT = "The quick brown fox jumps over the lazy dog. The quick brown fox".replace(". T", ". t")
 COLUMNS = 4
+# One prefill and eleven decode steps for twelve tokens; the chat adds its own.
+FORWARDS = 12
 
 
 class Seen(NamedTuple):
@@ -60,14 +62,23 @@ def repack(root: Path, folder: Path, layout: Layout, tp: int) -> Path:
     return folder
 
 
-def settled_layers(server: Server, least_ids: int) -> list[dict[str, Any]]:
-    """The layers' figures once the statistics file has caught up with what was asked."""
-    wait_until(
-        lambda: (
-            len(server.engram_layers()) == 2
-            and all(layer["ids"] >= least_ids for layer in server.engram_layers())
+def settled_layers(
+    server: Server, least_ids: int, *, least_prefetched: int = 0
+) -> list[dict[str, Any]]:
+    """The layers' figures once the statistics file has caught up with what was asked.
+
+    The file is written every now and then: the ids of the prompt may be in it while those of
+    the answer are not.
+    """
+
+    def caught_up() -> bool:
+        layers = server.engram_layers()
+        return len(layers) == 2 and all(
+            layer["ids"] >= least_ids and layer.get("prefetched", 0) >= least_prefetched
+            for layer in layers
         )
-    )
+
+    wait_until(caught_up)
     return server.engram_layers()
 
 
