@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sparkserve.checks.scene import Scene
 from sparkserve.facts.probe import Probe
-from sparkserve.model.cluster import Cluster
-from sparkserve.model.facts import NodeFacts, Unobserved
+from sparkserve.facts.reader import Fact
+from sparkserve.model.facts import Unobserved
 from sparkserve.model.finding import FaultClass, Finding, Outcome, Severity
-from sparkserve.model.profile import Profile
 
-Stage = Literal["launch"]
-
-
-@dataclass(frozen=True)
-class Scene:
-    """What a check may look at."""
-
-    profile: Profile
-    cluster: Cluster
-    facts: Mapping[str, NodeFacts]
-    """By node name; every node of the cluster is there."""
-    named: str | None = None
-    """How the user named profile and nodes, as options of a command; None = by the profile's name.
-    """
-
-    def nodes(self) -> Iterator[tuple[int, str, NodeFacts]]:
-        """(rank, name, facts) of every node in rank order."""
-        for rank, node in enumerate(self.cluster.nodes):
-            yield rank, node.name, self.facts[node.name]
+Stage = Literal[
+    "doctor", "profile", "prepare", "pack", "launch", "watch", "verify", "eval", "bench"
+]
+"""Who should notice: a command, or the part of one that goes on while a model is served."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +27,16 @@ class Judgement:
     observed: str = ""
     expected: str = ""
     why: str = ""
+    """Empty: the check's own."""
     fix: str = ""
+    """Empty: the check's own, where the check failed."""
     evidence: tuple[str, ...] = ()
+    code: str | None = None
+    """None: the check's own; else one of its ``also``."""
+    severity: Severity | None = None
+    """None: the check's own."""
+    verdict: str | None = None
+    """None: by outcome and severity; else the decision of the stage, such as GO or REFUSE."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +50,24 @@ class Check:
     stages: tuple[Stage, ...]
     severity: Severity
     fault_class: FaultClass
-    needs: tuple[Probe[Any], ...]
+    needs: tuple[Probe[Any] | type[Fact], ...]
+    """Probes of a launch (the check then needs a profile, too), or kinds of fact of a reader."""
     judge: Callable[[Scene], Iterable[Judgement]]
+    why: str = ""
+    """Why it matters, in one sentence."""
+    fix: str = ""
+    """What mends it: a command where there is one."""
+    symptom: str = ""
+    """What a user sees who has this fault."""
+    also: tuple[str, ...] = ()
+    """Further codes that its judgements may carry."""
+    text_only: str = ""
+    """Why nothing on a node is read for it, where only texts can tell; empty = live too."""
+
+    @property
+    def needs_profile(self) -> bool:
+        """Whether it compares a launch's probes with a profile."""
+        return any(isinstance(need, Probe) for need in self.needs)
 
 
 def passed(node: str | None, observed: str = "") -> Judgement:
@@ -80,24 +89,40 @@ _VERDICTS: dict[tuple[Outcome, Severity], str] = {
 
 
 def judge(checks: Sequence[Check], scene: Scene) -> tuple[Finding, ...]:
-    """Findings of all checks, in the order of the checks."""
-    return tuple(_finding(check, judgement) for check in checks for judgement in check.judge(scene))
+    """Findings of all checks, in the order of the checks.
+
+    What a check needs and nobody could observe becomes ``unknown`` for that place, unless the
+    check spoke about it.
+    """
+    found: list[Finding] = []
+    for check in checks:
+        if check.needs_profile and scene.wish is None:
+            continue
+        judgements = list(check.judge(scene))
+        spoken = {judgement.node for judgement in judgements}
+        kinds = [need for need in check.needs if not isinstance(need, Probe)]
+        blind = {place: fact for kind in kinds for place, fact in scene.blind(kind)}
+        judgements += [unknown(place, fact) for place, fact in blind.items() if place not in spoken]
+        found += [_finding(check, judgement) for judgement in judgements]
+    return tuple(found)
 
 
 def _finding(check: Check, judgement: Judgement) -> Finding:
-    verdict = _VERDICTS.get((judgement.outcome, check.severity), judgement.outcome.upper())
+    severity = judgement.severity or check.severity
+    outcome = judgement.outcome
+    failed = outcome == "fail"
     return Finding(
-        code=check.code,
+        code=judgement.code or check.code,
         check_id=check.id,
         title=check.title,
         node=judgement.node,
-        outcome=judgement.outcome,
-        severity=check.severity,
+        outcome=outcome,
+        severity=severity,
         fault_class=check.fault_class,
-        verdict=verdict,
+        verdict=judgement.verdict or _VERDICTS.get((outcome, severity), outcome.upper()),
         observed=judgement.observed,
         expected=judgement.expected,
-        why=judgement.why,
-        fix=judgement.fix,
+        why=judgement.why or (check.why if failed else ""),
+        fix=judgement.fix or (check.fix if failed else ""),
         evidence=judgement.evidence,
     )

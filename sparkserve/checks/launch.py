@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkserve import __version__
-from sparkserve.checks.check import Check, Judgement, Scene, passed, unknown
+from sparkserve.checks.check import Check, Judgement, passed, unknown
+from sparkserve.checks.scene import Scene
 from sparkserve.checks.shards import ENGRAM
 from sparkserve.facts import checkpoint, host, memory, network, runtime, storage
 from sparkserve.facts.checkpoint import CheckpointFacts, CheckpointFile

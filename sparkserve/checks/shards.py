@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkserve.checks.check import Check, Judgement, Scene, passed, unknown
+from sparkserve.checks.check import Check, Judgement, passed, unknown
+from sparkserve.checks.scene import Scene
 from sparkserve.engram.config import EngramConfig
 from sparkserve.engram.header import Header, unpack_header
 from sparkserve.engram.manifest import (

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from sparkserve.errors import NodeError
 from sparkserve.model.base import Model
@@ -57,8 +57,20 @@ class Probe(Generic[T]):
         return facts.get(self.id, self.kind)
 
 
-def compose(probes: Sequence[Probe[Any]], context: Context, marker: str) -> str:
-    """One shell script that runs all probes, each between ``marker`` lines with its status."""
+class Section(Protocol):
+    """A piece of shell with a name: a probe, or an ask of ``doctor``."""
+
+    @property
+    def id(self) -> str:
+        """Unique within one script; no blanks."""
+
+    @property
+    def script(self) -> Callable[[Context], str]:
+        """The piece for one node."""
+
+
+def compose(probes: Sequence[Section], context: Context, marker: str) -> str:
+    """One shell script that runs all sections, each between ``marker`` lines with its status."""
     parts = [
         "LC_ALL=C; export LC_ALL",
         'PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"',

@@ -1,11 +1,44 @@
-"""All probes, and those that each stage needs."""
+"""All probes, readers and asks, and those that each stage needs."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sparkserve.facts import checkpoint, host, memory, network, runtime, shards, storage
+from sparkserve.facts import (
+    bandwidth,
+    checkpoint,
+    containers,
+    environment,
+    eval_records,
+    filesystems,
+    firewall,
+    gpu,
+    host,
+    kernel,
+    kernel_log,
+    links,
+    logs,
+    memory,
+    network,
+    packing,
+    rdma,
+    rendered,
+    replies,
+    routes,
+    runtime,
+    samples,
+    services,
+    shards,
+    sockets,
+    ssh,
+    storage,
+    tools,
+    unified,
+    wanted,
+    weights,
+)
 from sparkserve.facts.probe import Probe
+from sparkserve.facts.reader import Ask, Reader
 
 LAUNCH: tuple[Probe[Any], ...] = (
     host.IDENTITY,
@@ -23,3 +56,13 @@ ENGRAM: tuple[Probe[Any], ...] = (shards.SHARDS, shards.SOURCE)
 PACK: tuple[Probe[Any], ...] = (host.IDENTITY, runtime.PYTHON, *ENGRAM, storage.ENGRAM_SPACE)
 """What packing and checking of Engram rows must know about every node."""
 ALL: tuple[Probe[Any], ...] = tuple(dict.fromkeys((*LAUNCH, *PACK)))
+
+_THEMES = (
+    rdma, links, routes, firewall, bandwidth, unified, kernel, kernel_log, gpu, services,
+    containers, ssh, tools, filesystems, weights, sockets, logs, samples, environment, rendered,
+    replies, eval_records, packing, wanted,
+)  # fmt: skip
+READERS: tuple[Reader, ...] = tuple(reader for theme in _THEMES for reader in theme.READERS)
+"""Every kind of text that is understood; the first that takes a reading reads it."""
+ASKS: tuple[Ask, ...] = tuple(ask for theme in _THEMES for ask in theme.ASKS)
+"""What ``doctor`` reads on every node, besides the probes of a launch."""

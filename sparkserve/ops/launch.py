@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from sparkserve import __version__, runs
 from sparkserve.adapters import registry as adapter_registry
 from sparkserve.checks import launch as launch_checks
-from sparkserve.checks.check import Scene, judge
+from sparkserve.checks.check import judge
+from sparkserve.checks.scene import Scene
 from sparkserve.engine import spec as engine_spec
 from sparkserve.errors import BusyError, CheckFailed, ConfigError, SparkserveError
 from sparkserve.facts import checkpoint, host, registry, runtime

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from sparkserve.checks.check import Scene, judge
+from sparkserve.checks.check import judge
 from sparkserve.checks.launch import LAUNCH
+from sparkserve.checks.scene import Scene
 from sparkserve.errors import ExitCode
 from sparkserve.facts import checkpoint, host, memory, network, runtime, storage
 from sparkserve.model.facts import NodeFacts, Unobserved

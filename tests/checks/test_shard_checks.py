@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from sparkserve.checks.check import Scene, judge
+from sparkserve.checks.check import judge
+from sparkserve.checks.scene import Scene
 from sparkserve.checks.shards import ENGRAM
 from sparkserve.errors import ExitCode
 from sparkserve.facts.shards import ShardFacts, ShardFile, SourceFacts

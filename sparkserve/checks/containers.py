@@ -1,0 +1,7 @@
+"""Container runtime, image and limits."""
+
+from __future__ import annotations
+
+from sparkserve.checks.check import Check
+
+CHECKS: tuple[Check, ...] = ()

@@ -1,0 +1,72 @@
+"""From readings to findings: the one judgement of live nodes, of bundles and of pasted texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sparkserve.checks import registry
+from sparkserve.checks.check import Check, judge
+from sparkserve.checks.scene import Scene
+from sparkserve.facts.reader import Observation, probe_facts, understand
+from sparkserve.facts.registry import ALL as PROBES
+from sparkserve.facts.registry import READERS
+from sparkserve.model.cluster import Cluster
+from sparkserve.model.facts import NodeFacts
+from sparkserve.model.finding import Finding
+from sparkserve.model.profile import Profile
+from sparkserve.model.reading import Reading
+
+PROFILE = "sparkserve profile"
+"""``what`` of a reading that holds a whole resolved profile as JSON."""
+CLUSTER = "sparkserve cluster"
+COLLECTION = "sparkserve collection"
+"""``what`` of the reading that says when and how fast a node's probes were read."""
+_OWN = (PROFILE, CLUSTER, COLLECTION)
+
+
+class Diagnosis(NamedTuple):
+    """What was found, and what nobody could read."""
+
+    findings: tuple[Finding, ...]
+    unread: tuple[Reading, ...]
+
+
+def diagnose(
+    readings: Sequence[Reading], checks: Sequence[Check] = registry.ALL, named: str | None = None
+) -> Diagnosis:
+    """Judge a set of readings.
+
+    named: how the user named profile and nodes, as options of a command, for the fixes.
+    """
+    probes = {f"probe {probe.id}": probe for probe in PROBES}
+    foreign = [r for r in readings if r.what not in _OWN and r.what not in probes]
+    understood = understand(foreign, READERS)
+    scene = scene_of(readings, understood.observations, named)
+    return Diagnosis(judge(checks, scene), understood.unread)
+
+
+def scene_of(
+    readings: Sequence[Reading], observations: Sequence[Observation], named: str | None
+) -> Scene:
+    """What checks look at; with profile and cluster where the readings hold both.
+
+    Raises:
+        ValueError: the readings' own profile or cluster is not what this version writes.
+    """
+    texts = {r.what: r.text for r in readings if r.what in (PROFILE, CLUSTER)}
+    if len(texts) < 2:
+        return Scene(None, None, observations=tuple(observations))
+    profile = Profile.model_validate_json(texts[PROFILE])
+    cluster = Cluster.model_validate_json(texts[CLUSTER])
+    facts = {node.name: _node_facts(node.name, readings) for node in cluster.nodes}
+    return Scene(profile, cluster, facts, named, tuple(observations))
+
+
+def _node_facts(node: str, readings: Sequence[Reading]) -> NodeFacts:
+    own = [reading for reading in readings if reading.node == node]
+    told = next((r.text for r in own if r.what == COLLECTION), None)
+    when = json.loads(told) if told else {"collected_at": "1970-01-01T00:00:00Z", "elapsed_s": 0}
+    values = probe_facts(own, {probe.id: probe for probe in PROBES})
+    return NodeFacts.model_validate({"node": node, **when, "values": values})

@@ -1,0 +1,7 @@
+"""Checkpoints, disks, NFS."""
+
+from __future__ import annotations
+
+from sparkserve.checks.check import Check
+
+CHECKS: tuple[Check, ...] = ()

@@ -1,0 +1,8 @@
+"""Container runtime, images, containers and their mounts."""
+
+from __future__ import annotations
+
+from sparkserve.facts.reader import Ask, Reader
+
+READERS: tuple[Reader, ...] = ()
+ASKS: tuple[Ask, ...] = ()

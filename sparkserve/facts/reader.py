@@ -1,0 +1,179 @@
+"""Readers: which text is which, and the pure parser that turns it into facts.
+
+A reader is chosen by what a reading says of itself (its command, path or kind), never by guessing
+from its content. A text that its reader cannot use becomes ``Unobserved`` with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self, TypeVar
+
+from sparkserve.facts.probe import Context, Probe, UnusableOutput, interpret
+from sparkserve.model.base import Model
+from sparkserve.model.facts import NodeFacts, Unobserved
+from sparkserve.model.reading import Format, Reading
+
+_RAW_LIMIT = 2000
+
+
+class Fact(Model):
+    """What one reading says; readings of one place about one kind of thing are merged."""
+
+    def merged(self, other: Self) -> Self:
+        """Both together: sequences are joined without repeats, else the first that knows wins."""
+        both: dict[str, Any] = {}
+        for name in type(self).model_fields:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if isinstance(mine, tuple) and isinstance(theirs, tuple):
+                both[name] = mine + tuple(one for one in theirs if one not in mine)
+            elif isinstance(mine, dict) and isinstance(theirs, dict):
+                both[name] = theirs | mine
+            else:
+                both[name] = theirs if mine is None else mine
+        return self.model_copy(update=both)
+
+
+F = TypeVar("F", bound=Fact)
+
+
+class Observation(NamedTuple):
+    """One fact with its place and the reading that shows it."""
+
+    place: str | None
+    fact: Fact | Unobserved
+    kind: type[Fact]
+    reading: Reading
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How one kind of text is recognised and understood."""
+
+    id: str
+    """Such as ``rdma.show_gids``."""
+    gives: tuple[type[Fact], ...]
+    """Kinds of fact that it yields."""
+    parse: Callable[[Reading], Iterable[Fact]]
+    """Pure; any subset of ``gives``. Raises UnusableOutput where the text does not hold them."""
+    commands: tuple[str, ...] = ()
+    """Regular expressions, each for a whole command line (``re.fullmatch``)."""
+    paths: tuple[str, ...] = ()
+    """Regular expressions, each for a whole path."""
+    whats: tuple[str, ...] = ()
+    """Regular expressions, each for the whole of ``what``; letter case does not count."""
+
+    def takes(self, reading: Reading) -> bool:
+        """Whether the reading says that it is of this kind."""
+        if reading.command is not None:
+            line = bare_command(reading.command)
+            return any(re.fullmatch(regex, line) for regex in self.commands)
+        if reading.path is not None:
+            return any(re.fullmatch(regex, reading.path) for regex in self.paths)
+        what = " ".join((reading.what or "").split())
+        return any(re.fullmatch(regex, what, re.IGNORECASE) for regex in self.whats)
+
+    def read(self, reading: Reading) -> list[Observation]:
+        """The reading's facts; one Unobserved per kind where the text is of no use."""
+        try:
+            facts = list(self.parse(reading))
+        except UnusableOutput as error:
+            return self._nothing(reading, str(error))
+        except ValueError as error:
+            # pydantic's ValidationError, int() and json all end here: text of an unknown shape.
+            return self._nothing(reading, f"unexpected output: {str(error).splitlines()[0]}")
+        return [Observation(reading.node, fact, type(fact), reading) for fact in facts]
+
+    def _nothing(self, reading: Reading, reason: str) -> list[Observation]:
+        fact = Unobserved(reason=reason, raw=reading.text[:_RAW_LIMIT])
+        return [Observation(reading.node, fact, kind, reading) for kind in self.gives]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One command or file that ``doctor`` reads on every node, within the one script."""
+
+    id: str
+    """Such as ``rdma.sysfs``; unique among asks and probes."""
+    script: Callable[[Context], str]
+    """POSIX shell, read only, quick; ``$ROOT`` holds the node's resolved root."""
+    command: str | None = None
+    """How the answer is named as a reading: exactly one of these three."""
+    path: str | None = None
+    what: str | None = None
+    format: Format = "text"
+
+    def reading(self, node: str, status: int, text: str) -> Reading:
+        """The answer of one node as a reading."""
+        return Reading(
+            text=text, label=f"{node}: {self.command or self.path or self.what}", node=node,
+            command=self.command, path=self.path, what=self.what, rc=status, format=self.format,
+        )  # fmt: skip
+
+
+def ask_command(ask_id: str, command: str, *, format: Format = "text") -> Ask:
+    """An ask that runs exactly the command by which its answer is known."""
+    return Ask(ask_id, lambda _: command, command=command, format=format)
+
+
+def ask_file(ask_id: str, path: str, *, format: Format = "text") -> Ask:
+    """An ask that prints one file."""
+    return Ask(ask_id, lambda _: f"cat {path}", path=path, format=format)
+
+
+def bare_command(command: str) -> str:
+    """A command line without what does not change its meaning.
+
+    ``sudo -n``, ``LC_ALL=C``, ``timeout 5``, a directory before the program's name and repeated
+    blanks go; the rest stays as it is.
+    """
+    line = " ".join(command.split())
+    before = ""
+    while before != line:
+        before = line
+        line = re.sub(r"^(?:sudo -n |env |LC_ALL=\S+ |LANG=\S+ |timeout (?:-\S+ )*\S+ )", "", line)
+    return re.sub(r"^/\S*/", "", line)
+
+
+class Understood(NamedTuple):
+    """What became of a set of readings."""
+
+    observations: tuple[Observation, ...]
+    unread: tuple[Reading, ...]
+    """Readings that no reader takes; never guessed."""
+
+
+def understand(readings: Sequence[Reading], readers: Sequence[Reader]) -> Understood:
+    """Every reading through the first reader that takes it."""
+    observations: list[Observation] = []
+    unread = []
+    for reading in readings:
+        reader = next((reader for reader in readers if reader.takes(reading)), None)
+        if reader is None:
+            unread.append(reading)
+        else:
+            observations += reader.read(reading)
+    return Understood(tuple(observations), tuple(unread))
+
+
+def probe_ask(probe: Probe[Any]) -> Ask:
+    """A launch's probe as a question of ``doctor``: its answer is known by the probe's id."""
+    return Ask(probe.id, probe.script, what=f"probe {probe.id}")
+
+
+def probe_facts(readings: Sequence[Reading], probes: Mapping[str, Probe[Any]]) -> dict[str, Any]:
+    """Values of ``NodeFacts`` from the readings of one node that are answers of probes."""
+    values: dict[str, Any] = {}
+    for reading in readings:
+        probe = probes.get((reading.what or "").removeprefix("probe "))
+        if probe is not None and reading.rc is not None:
+            values[probe.id] = interpret(probe, (reading.rc, reading.text))
+    return values
+
+
+__all__ = [
+    "Ask", "Fact", "NodeFacts", "Observation", "Reader", "Understood", "ask_command", "ask_file",
+    "bare_command", "probe_ask", "probe_facts", "understand",
+]  # fmt: skip
