@@ -11,6 +11,7 @@ from sparkserve.cli import (
     chat,
     cluster,
     completion,
+    doctor,
     launch,
     logs,
     pack,
@@ -60,6 +61,7 @@ def _root(
     print_help(ctx, ctx.invoked_subcommand is None)
 
 
+doctor.add_to(app)
 pack.add_to(app)
 launch.add_to(app)
 status.add_to(app)
