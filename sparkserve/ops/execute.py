@@ -11,6 +11,7 @@ from sparkserve.errors import BusyError, NodeError, RemoteError, SparkserveError
 from sparkserve.model import run_files
 from sparkserve.model.plan import Plan, PutFile, RunCommand, Stage, StartGuard, Step
 from sparkserve.ops.doors import Emitter, worst
+from sparkserve.ops.node_command import node_command
 from sparkserve.transport.host import Host, require
 
 Waiter = Callable[[Step], None]
@@ -121,7 +122,7 @@ def _start_script(start: StartGuard) -> str:
     A user without a lingering systemd instance gets the session: asking for root just to
     keep a process alive would be more privilege than the task needs.
     """
-    guard = shlex.join([start.python, "-m", "sparkserve.node", "guard", "--spec", start.spec_path])
+    guard = shlex.join(node_command(start.python, "guard", "--spec", start.spec_path))
     unit = (
         f"--quiet --collect --unit={shlex.quote(start.unit)} "
         "--property=KillMode=mixed --property=TimeoutStopSec=20 "

@@ -14,6 +14,7 @@ from sparkserve.model.node_state import Progress, RankState, RankStatus, RunStat
 from sparkserve.model.record import RunRecord
 from sparkserve.ops.doors import Doors
 from sparkserve.ops.keyfile import read_api_key
+from sparkserve.ops.node_command import node_command
 from sparkserve.ops.run_choice import NEWEST, RunChoice, choose
 from sparkserve.transport.host import Host, map_hosts, require
 
@@ -97,10 +98,8 @@ class _Answer:
 
 
 def _ask(host: Host, record: RunRecord) -> _Answer:
-    argv = [
-        *(record.pythons[host.name], "-m", "sparkserve.node", "status"),
-        *("--run-dir", record.run_dirs[host.name]),
-    ]
+    run_dir = record.run_dirs[host.name]
+    argv = node_command(record.pythons[host.name], "status", "--run-dir", run_dir)
     result = require(host.run(argv, timeout_s=_ASK_LIMIT_S), "status failed")
     try:
         answer = json.loads(result.stdout.strip().splitlines()[-1])

@@ -15,6 +15,7 @@ from sparkserve.model.event import Observer
 from sparkserve.model.facts import Unobserved
 from sparkserve.model.record import RunRecord
 from sparkserve.ops.doors import Doors, Emitter
+from sparkserve.ops.node_command import node_command
 from sparkserve.ops.run_choice import NEWEST, RunChoice, choose
 from sparkserve.ops.target import Target, resolve_cluster
 from sparkserve.runs import RunDirectory
@@ -202,7 +203,7 @@ def _unreached(errors: Mapping[str, NodeError]) -> tuple[NodeStop, ...]:
 
 def _stop_rank(host: Host, *, python: str, run_dir: str, gentle: bool) -> NodeStop:
     argv = [
-        *(python, "-m", "sparkserve.node", "stop", "--run-dir", run_dir),
+        *node_command(python, "stop", "--run-dir", run_dir),
         *([] if gentle else ["--now"]),
     ]
     result = require(host.run(argv, timeout_s=_STOP_LIMIT_S), "stop failed")

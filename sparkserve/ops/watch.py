@@ -19,6 +19,7 @@ from sparkserve.model.engine_spec import InstallReport
 from sparkserve.model.node_state import FINAL_STATES, Progress, RankState
 from sparkserve.model.record import RankFailure
 from sparkserve.ops.doors import Emitter
+from sparkserve.ops.node_command import node_command
 from sparkserve.transport.host import Host, Result
 
 _OUR_QUESTION = re.compile(r'"GET /(health|metrics)\b')
@@ -177,7 +178,7 @@ class RunWatch:
     def _stream(self, view: RankView) -> None:
         address = view.address
         argv = [
-            *(address.python, "-m", "sparkserve.node", "follow", "--run-dir", address.run_dir),
+            *node_command(address.python, "follow", "--run-dir", address.run_dir),
             *([] if address.log_from_start else ["--new"]),
         ]
         try:

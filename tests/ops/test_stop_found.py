@@ -61,7 +61,7 @@ def test_run_that_holds_the_node_is_stopped_with_what_the_node_says() -> None:
     result = stop(node)
     assert (result.run_id, result.clean) == ("2026-a", True)
     assert list(node.stopped[0]) == [
-        "/py", "-m", "sparkserve.node", "stop", "--run-dir", "/r/2026-a",
+        "/py", "-P", "-m", "sparkserve.node", "stop", "--run-dir", "/r/2026-a",
     ]  # fmt: skip
 
 
