@@ -2,7 +2,136 @@
 
 from __future__ import annotations
 
-from sparkserve.facts.reader import Ask, Reader
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Literal, Self
 
-READERS: tuple[Reader, ...] = ()
+from sparkserve.facts.log_time import rank_of, time_of
+from sparkserve.facts.probe import UnusableOutput
+from sparkserve.facts.reader import Ask, Fact, Reader
+from sparkserve.model.base import Model
+from sparkserve.model.reading import Reading
+
+Source = Literal["engine", "container", "exporter"]
+
+_LINES_LIMIT = 200_000
+"""Lines kept of one log, its end: what a judgement can weigh in a moment. [proposal]"""
+
+
+class LogLine(Model):
+    """One line of one log."""
+
+    place: str | None
+    """Where the log was read; the rank's name where only that is known."""
+    rank: int | None
+    """By the line itself, else by the name of the log."""
+    at: datetime | None
+    """Its own time in UTC; a form without a year has the year ``log_time.YEARLESS``."""
+    since: datetime | None
+    """Its own time, or that of the newest line before it: it was not written earlier."""
+    number: int
+    """Place within its log, from 1."""
+    text: str
+
+
+class EngineLog(Fact):
+    """What one process or container printed."""
+
+    lines: tuple[LogLine, ...]
+    """In the order of the log; blank lines are left out."""
+    source: Source = "engine"
+    quiet_s: float | None = None
+    """For how long the newest line was the newest when it was read; None = not said."""
+
+    def merged(self, other: Self) -> Self:
+        """Both logs, one after the other; the longest known silence counts."""
+        silences = [one for one in (self.quiet_s, other.quiet_s) if one is not None]
+        return self.model_copy(
+            update={
+                "lines": tuple(dict.fromkeys((*self.lines, *other.lines))),
+                "quiet_s": max(silences, default=None),
+            }
+        )
+
+
+_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_SILENCE = re.compile(
+    r"(?i)(?:(?:no|nothing|without)\b.{0,40}?\b(?:for|since|in)|quiet for|silent for|unchanged for"
+    r"|stuck for|stands? (?:still )?for|newest .{0,25}?\b(?:is|was|for|:)"
+    r"|last .{0,25}?\b(?:is|was|for|:))"
+    r"\s*(?:about |~|over |> ?)?(?P<n>\d+(?:\.\d+)?)\s*(?P<unit>s|m|h)(?:ec\w*|in\w*|our\w*|rs?)?\b"
+)
+
+
+def quiet_s(words: str) -> float | None:
+    """Seconds of silence that a note tells, such as ``no newer line for 130 s``; else None."""
+    found = _SILENCE.search(words)
+    return float(found["n"]) * _UNIT_S[found["unit"].lower()] if found else None
+
+
+def _log(reading: Reading) -> Iterable[Fact]:
+    told = rank_of(reading.what or "") if reading.what else None
+    if told is None and reading.node:
+        told = rank_of(reading.node)
+    # Who reads a log by its rank alone still has a place to blame.
+    place = reading.node or (f"rank{told}" if told is not None else None)
+    lines, newest = [], None
+    texts = reading.text.splitlines()
+    first = max(0, len(texts) - _LINES_LIMIT)
+    for number, text in enumerate(texts[first:], first + 1):
+        if not text.strip():
+            continue
+        at = time_of(text)
+        newest = at or newest
+        rank = rank_of(text)
+        lines.append(
+            LogLine(
+                place=place,
+                rank=told if rank is None else rank,
+                at=at,
+                since=newest,
+                number=number,
+                text=text.rstrip(),
+            )
+        )
+    if not lines and reading.rc not in (None, 0):
+        raise UnusableOutput(f"the log could not be read (exit {reading.rc})")
+    words = " ; ".join((reading.note, reading.what or "", reading.label))
+    yield EngineLog(lines=tuple(lines), source=_source(reading), quiet_s=quiet_s(words))
+
+
+def _source(reading: Reading) -> Source:
+    words = f"{reading.what or ''} {reading.node or ''} {reading.path or ''}".lower()
+    if re.search(r"export|nfs", words):
+        return "exporter"
+    if reading.command is not None and re.match(r"(?:docker|podman|nerdctl)\b", reading.command):
+        return "container"
+    return "engine"
+
+
+_KERNEL = r"(?!.*(?:kern|dmesg|syslog|boot\.log|journal))"
+READERS: tuple[Reader, ...] = (
+    Reader(
+        "logs.engine",
+        (EngineLog,),
+        _log,
+        commands=(
+            r"(?:ssh (?:-\S+ (?:\S+=\S+ )?)*\S+ )?"
+            r"(?:docker|podman|nerdctl)(?: compose)?(?: -\S+)* logs\b.*",
+            r"(?:docker|podman|nerdctl)(?: container)? logs\b.*",
+            r"kubectl logs\b.*",
+            r"sparkserve logs\b.*",
+            rf"(?:cat|tail|head|grep|less|zcat|sed|awk)\b{_KERNEL}.*\S\.(?:log|out|err)\b.*",
+            r"journalctl\b(?!.* -k\b)(?!.*--dmesg).*\b(?:sglang|vllm|sparkserve|engine)\S*.*",
+        ),
+        paths=(rf"{_KERNEL}.*\.(?:log|out|err)(?:\.\d+)?",),
+        whats=(
+            r"(?!.*\b(?:kernel|kern|dmesg|journal|packer|pack|ssh|switch)\b)"
+            r".*\b(?:logs?|stderr|stdout)(?: (?:tail|excerpt|end|lines))?",
+            r"(?:tail|end|last lines|excerpt) of (?:the )?(?!.*\b(?:kernel|dmesg)\b).*\blogs?",
+            r"docker logs.*",
+        ),
+    ),
+)
 ASKS: tuple[Ask, ...] = ()
