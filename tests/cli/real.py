@@ -7,7 +7,6 @@ import fcntl
 import os
 import pty
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -18,6 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_port
 
 SPARKSERVE = str(Path(sys.executable).with_name("sparkserve"))
 
@@ -105,12 +106,11 @@ def running(argv: list[str], *, terminal: bool = False, columns: int = 80) -> It
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        servers = [
-            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
-        ]
-        return [server.getsockname()[1] for server in servers]
+    """Different TCP ports that nobody listens on."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return list(ports)
 
 
 def light_profile(folder: Path, *extra_args: str) -> Path:

@@ -12,7 +12,8 @@ from sparkserve import clusters
 from sparkserve.paths import known_hosts_file
 from sparkserve.report.console import Console
 from tests.cli.conftest import Outcome, Run
-from tests.transport.loopback_sshd import LoopbackSshd, free_port, make_key, running_sshd
+from tests.ports import free_port
+from tests.transport.loopback_sshd import LoopbackSshd, make_key, running_sshd
 
 
 @pytest.fixture(scope="module")

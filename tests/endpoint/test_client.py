@@ -153,7 +153,7 @@ def test_health_is_asked_beside_v1(server, endpoint):
 
 
 def test_no_server_is_no_health():
-    from tests.transport.loopback_sshd import free_port
+    from tests.ports import free_port
 
     with pytest.raises(EndpointError) as caught:
         Endpoint(f"http://127.0.0.1:{free_port()}/v1").health()

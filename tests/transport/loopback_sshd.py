@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from sparkserve.model.cluster import Cluster, Node
+from tests.ports import free_port
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
@@ -36,12 +37,6 @@ def make_key(path: Path, *, kind: str = "ed25519", passphrase: str = "") -> Path
         check=True,
     )
     return path
-
-
-def free_port() -> int:
-    """A TCP port nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 class LoopbackSshd:

@@ -7,7 +7,7 @@ import pytest
 from sparkserve.errors import EndpointError
 from sparkserve.transport import http
 from sparkserve.transport.http import HttpClient
-from tests.transport.loopback_sshd import free_port
+from tests.ports import free_port
 from tests.transport.raw_http import chunked, raw_server, response
 
 

@@ -29,7 +29,8 @@ from sparkserve.transport.hostkeys import HostKey, record_host_key
 from sparkserve.transport.local import LocalHost
 from sparkserve.transport.ssh import SshHost
 from sparkserve.transport.target import configured_target, plain_target
-from tests.transport.loopback_sshd import free_port, make_key, running_sshd, wait_until
+from tests.ports import free_port
+from tests.transport.loopback_sshd import make_key, running_sshd, wait_until
 from tests.transport.processes import pids_of, sleeper
 
 
