@@ -19,6 +19,7 @@ from sparkserve.facts import (
     links,
     logs,
     memory,
+    model_config,
     network,
     packing,
     rdma,
@@ -60,7 +61,7 @@ ALL: tuple[Probe[Any], ...] = tuple(dict.fromkeys((*LAUNCH, *PACK)))
 _THEMES = (
     rdma, links, routes, firewall, bandwidth, unified, kernel, kernel_log, gpu, services,
     containers, ssh, tools, filesystems, weights, sockets, logs, samples, environment, rendered,
-    replies, eval_records, packing, wanted,
+    replies, eval_records, packing, wanted, model_config,
 )  # fmt: skip
 READERS: tuple[Reader, ...] = tuple(reader for theme in _THEMES for reader in theme.READERS)
 """Every kind of text that is understood; the first that takes a reading reads it."""
