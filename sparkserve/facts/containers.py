@@ -1,8 +1,375 @@
-"""Container runtime, images, containers and their mounts."""
+"""Readers of what docker prints about itself, its images and its containers."""
 
 from __future__ import annotations
 
-from sparkserve.facts.reader import Ask, Reader
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-READERS: tuple[Reader, ...] = ()
-ASKS: tuple[Ask, ...] = ()
+from sparkserve.facts.container_kinds import (
+    Container,
+    Containers,
+    DockerDaemon,
+    DockerInfo,
+    Image,
+    Images,
+    Memlock,
+    Mount,
+)
+from sparkserve.facts.docker_output import Call, documents, parse_call, table_rows
+from sparkserve.facts.probe import UnusableOutput
+from sparkserve.facts.reader import Ask, Fact, Reader, ask_command, bare_command
+from sparkserve.model.reading import Reading
+
+_REFUSED = (
+    ("permission", r"(?i)permission denied while trying to connect to the docker"),
+    ("permission", r"(?i)dial unix \S*docker\.sock: connect: permission denied"),
+    ("not-running", r"(?i)cannot connect to the docker daemon|is the docker daemon running"),
+    ("absent", r"(?i)docker: (?:command )?not found|command not found: docker"),
+)
+
+
+def docker_problem(reading: Reading) -> DockerDaemon | None:
+    """How docker refused to answer; None where it answered."""
+    for problem, regex in _REFUSED:
+        if found := re.search(f".*(?:{regex[4:]}).*", reading.text, re.IGNORECASE):
+            return DockerDaemon.model_validate({"problem": problem, "message": found[0].strip()})
+    if reading.rc == 127:
+        return DockerDaemon(problem="absent", message=reading.text.strip()[:200])
+    return None
+
+
+def _docker(make: Callable[[Call, Reading], Iterable[Fact]]) -> Callable[[Reading], list[Fact]]:
+    """A parser of docker's answers that first looks whether docker answered at all."""
+
+    def parse(reading: Reading) -> list[Fact]:
+        if (refused := docker_problem(reading)) is not None:
+            return [refused]
+        facts = list(make(parse_call(bare_command(reading.command or "")), reading))
+        return [*facts, DockerDaemon()]
+
+    return parse
+
+
+def _listed(call: Call, reading: Reading) -> Iterator[Fact]:
+    text = reading.text
+    _refuse_error(text)
+    quiet = any(re.fullmatch(r"-[a-z]*q[a-z]*|--quiet", option) for option in call.options)
+    every = any(re.fullmatch(r"-[a-z]*a[a-z]*|--all", option) for option in call.options)
+    if quiet:
+        rows: list[dict[str, Any]] = [{"ID": word} for word in text.split()]
+    elif call.template is None and text.strip():
+        rows = _table(text)
+    else:
+        rows = documents(call, text) if text.strip() else []
+    containers = tuple(container_of_row(row) for row in rows)
+    whole = not call.filtered and not any(o.startswith(("-n", "-l")) for o in call.options)
+    yield Containers(
+        containers=containers,
+        running_listed=True if whole else None,
+        all_listed=True if whole and every else None,
+    )
+
+
+_STATUS = re.compile(
+    r"\s(Up (?:\d|About|Less)[^\"]*?|(?:Exited|Restarting) \(\d+\)[^\"]*? ago|Created|Dead)"
+    r"(?:\s{2,}|$)"
+)
+
+
+def _table(text: str) -> list[dict[str, Any]]:
+    """Rows of ``docker ps`` as people paste them: with columns that need not be in line."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    if lines and lines[0].lstrip().startswith("CONTAINER ID"):
+        lines = lines[1:]
+    rows = []
+    for line in lines:
+        words, status = line.split(), _STATUS.search(line)
+        if len(words) < 3 or not re.fullmatch(r"[0-9a-f]{6,64}", words[0]):
+            raise UnusableOutput(f"no row of `docker ps`: {line[:80]}")
+        state = status[1] if status else None
+        rows.append({"ID": words[0], "Image": words[1], "Names": words[-1], "Status": state})
+    return rows
+
+
+def _inspected(call: Call, reading: Reading) -> Iterator[Fact]:
+    _refuse_error(reading.text)
+    if not reading.text.strip():
+        raise UnusableOutput("docker inspect printed nothing")
+    found = documents(call, reading.text)
+    if all("RootFS" in one or "RepoDigests" in one for one in found):
+        yield Images(images=tuple(image_of(one, None) for one in found))
+        return
+    given = [name for name in call.names if "$" not in name]
+    named = given[0] if len(given) == len(found) == 1 else None
+    yield Containers(containers=tuple(container_of(one, named) for one in found))
+
+
+def _images(call: Call, reading: Reading) -> Iterator[Fact]:
+    given = call.names[0] if len(call.names) == 1 else None
+    if missing := re.search(r"(?i)no such (?:image|object): ?(\S+)", reading.text):
+        yield Images(absent=(missing[1],))
+        return
+    _refuse_error(reading.text)
+    if call.verb == "images" and call.template is None:
+        yield Images(images=tuple(_image_of_row(row) for row in table_rows(reading.text)))
+        return
+    found = documents(call, reading.text)
+    if not found:
+        raise UnusableOutput("no image in the answer")
+    one = given if len(found) == 1 else None
+    yield Images(images=tuple(image_of(document, one) for document in found))
+
+
+def _informed(call: Call, reading: Reading) -> Iterator[Fact]:
+    if call.template is None:
+        yield _info_of_text(reading.text)
+        return
+    text = re.sub(r"(?m)^WARNING: .*\n?", "", reading.text)
+    document = next(iter(documents(call, text)), None)
+    if document is None or document.get("ServerErrors"):
+        raise UnusableOutput(f"docker info: {text.strip()[:200] or 'no output'}")
+    runtimes = document.get("Runtimes")
+    devices = document.get("DiscoveredDevices")
+    yield DockerInfo(
+        runtimes=_runtime_names(runtimes),
+        default_runtime=_word(document.get("DefaultRuntime")),
+        storage_driver=_word(document.get("Driver")),
+        root_dir=_word(document.get("DockerRootDir")),
+        server_version=_word(document.get("ServerVersion")),
+        has_cdi_gpu=True if devices and "nvidia.com/gpu" in str(devices) else None,
+    )
+
+
+def _runtime_names(value: Any) -> tuple[str, ...] | None:
+    if isinstance(value, dict):
+        return tuple(sorted(value))
+    if isinstance(value, str) and value.startswith("map["):
+        return tuple(re.findall(r"(?:\[|\s)([\w.-]+):", value))
+    return None
+
+
+def _info_of_text(text: str) -> DockerInfo:
+    told = dict(re.findall(r"^\s*([A-Z][\w ]+): (.+?)\s*$", text, re.MULTILINE))
+    info = DockerInfo(
+        runtimes=tuple(told["Runtimes"].split()) if "Runtimes" in told else None,
+        default_runtime=told.get("Default Runtime"),
+        storage_driver=told.get("Storage Driver"),
+        root_dir=told.get("Docker Root Dir"),
+        server_version=told.get("Server Version"),
+        has_cdi_gpu=True if "nvidia.com/gpu" in text else None,
+    )
+    if info == DockerInfo():
+        raise UnusableOutput("no line of `docker info`")
+    return info
+
+
+def container_of_row(row: dict[str, Any]) -> Container:
+    """A container from a row of ``docker ps``."""
+    told = _word(row.get("Status")) or ""
+    state = (_word(row.get("State")) or _state_of(told) or "").lower() or None
+    code = re.match(r"(?:Exited|Restarting) \((\d+)\)", told)
+    labels = _word(row.get("Labels"))
+    return Container(
+        name=_name(row.get("Names") or row.get("Name")),
+        id=_word(row.get("ID")),
+        image=_word(row.get("Image")),
+        status=state,
+        exit_code=int(code[1]) if code and len(code[1]) < 6 else None,
+        labels=dict(re.findall(r"([\w./-]+)=([^,]*)", labels)) if labels else None,
+    )
+
+
+def _state_of(status: str) -> str | None:
+    if "(Paused)" in status:
+        return "paused"
+    words = {"Up": "running", "Exited": "exited", "Created": "created", "Dead": "dead",
+             "Restarting": "restarting", "Removal": "removing"}  # fmt: skip
+    return words.get(status.split(" ")[0])
+
+
+def container_of(document: dict[str, Any], named: str | None = None) -> Container:
+    """A container from a whole or partial inspect document.
+
+    named: the one name on the command line, for a document that does not hold it.
+    """
+    state, host = _part(document, "State"), _part(document, "HostConfig")
+    config, policy = _part(document, "Config"), _part(host, "RestartPolicy")
+    image = _word(document.get("Image"))
+    mounts = document.get("Mounts")
+    return Container(
+        name=_name(document.get("Name")) or named,
+        id=_word(document.get("Id") or document.get("ID")),
+        image=_word(config.get("Image")),
+        image_id=image if image and image.startswith("sha256:") else None,
+        status=_word(state.get("Status")),
+        exit_code=_number(state.get("ExitCode")),
+        oom_killed=_flag(state.get("OOMKilled")),
+        pid=_number(state.get("Pid")),
+        restart_count=_number(document.get("RestartCount")),
+        restart_policy=_word(policy.get("Name")),
+        restart_limit=_number(policy.get("MaximumRetryCount")),
+        mounts=mounts_of(mounts) if isinstance(mounts, list) else None,
+        labels=_labels(config.get("Labels")),
+        args=_words(document.get("Args")),
+        environment=_words(config.get("Env")),
+    )
+
+
+def mounts_of(rows: list[Any]) -> tuple[Mount, ...]:
+    """Mounts from docker's own list of them."""
+    found = []
+    for row in rows:
+        if not isinstance(row, dict) or not isinstance(row.get("Destination"), str):
+            raise UnusableOutput("a mount without a destination")
+        found.append(
+            Mount(
+                destination=row["Destination"],
+                source=_word(row.get("Source")) or _word(row.get("Name")),
+                kind=_word(row.get("Type")),
+                writable=_flag(row.get("RW")),
+            )
+        )
+    return tuple(found)
+
+
+def image_of(document: dict[str, Any], named: str | None) -> Image:
+    """An image from a whole or partial inspect document."""
+    config = _part(document, "Config")
+    tags = document.get("RepoTags")
+    tag = tags[0] if isinstance(tags, list) and tags and isinstance(tags[0], str) else None
+    return Image(
+        reference=named or tag,
+        id=_word(document.get("Id") or document.get("ID")),
+        digests=_words(document.get("RepoDigests")) or (),
+        os=_word(document.get("Os")),
+        architecture=_word(document.get("Architecture")),
+        labels=_labels(config.get("Labels")),
+        environment=_words(config.get("Env")),
+    )
+
+
+def _image_of_row(row: dict[str, str]) -> Image:
+    digest = row.get("DIGEST", "")
+    name, tag = row.get("REPOSITORY", ""), row.get("TAG", "")
+    return Image(
+        reference=row.get("IMAGE") or f"{name}:{tag}",
+        id=row.get("IMAGE ID") or row.get("ID"),
+        digests=(f"{name}@{digest}",) if digest.startswith("sha256:") else (),
+    )
+
+
+def _memlock(reading: Reading) -> Iterator[Fact]:
+    if (refused := docker_problem(reading)) is not None:
+        yield refused
+        return
+    command = reading.command or reading.path or ""
+    inside = bool(re.search(r"\bdocker\b", command)) or "container" in (
+        f"{reading.note} {reading.label} {reading.what}".lower()
+    )
+    inside = inside or bool(re.match(r"(?i)rank", reading.node or ""))
+    yield memlock_of(reading.text, in_container=inside)
+
+
+def memlock_of(text: str, *, in_container: bool) -> Memlock:
+    """The limit from ``ulimit -l``, ``ulimit -a``, ``prlimit`` or a limits file of /proc.
+
+    Raises:
+        UnusableOutput: the text holds no such limit.
+    """
+    text = text.strip()
+    row = re.search(r"(?im)^\s*max locked memory\s+(?:\([^)]*\)\s*)?(\S+)", text) or re.search(
+        r"(?im)^\s*memlock\s.*?\s(\d+|unlimited)\b", text
+    )
+    word = row[1] if row else text
+    if word in ("unlimited", "-1", "infinity"):
+        return Memlock(is_unlimited=True, in_container=in_container)
+    if not re.fullmatch(r"\d{1,18}", word):
+        raise UnusableOutput(f"no limit of locked memory: {text[:80]}")
+    in_bytes = row is not None and "kbytes" not in row[0]
+    kib = int(word) // 1024 if in_bytes else int(word)
+    return Memlock(is_unlimited=False, limit_kib=kib, in_container=in_container)
+
+
+def _word(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _name(value: Any) -> str | None:
+    word = _word(value)
+    return word.removeprefix("/") if word else None
+
+
+def _number(value: Any) -> int | None:
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _flag(value: Any) -> bool | None:
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value.lower())
+    return value if isinstance(value, bool) else None
+
+
+def _part(document: dict[str, Any], key: str) -> dict[str, Any]:
+    value = document.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _words(value: Any) -> tuple[str, ...] | None:
+    return tuple(str(one) for one in value) if isinstance(value, list) else None
+
+
+def _labels(value: Any) -> dict[str, str] | None:
+    if not isinstance(value, dict):
+        return None
+    return {str(key): str(one) for key, one in value.items()}
+
+
+def _refuse_error(text: str) -> None:
+    if found := re.search(r"(?m)^(?:Error|error|docker:|template parsing error|unknown).*", text):
+        raise UnusableOutput(found[0][:200])
+
+
+_DOCKER = r"(?:sudo )?(?:\S*/)?docker (?:-\S+ )*"
+_NO_ENV = r"(?!.*\.Config\.Env\b)"
+READERS: tuple[Reader, ...] = (
+    Reader(
+        "containers.memlock", (Memlock, DockerDaemon), _memlock,
+        commands=(
+            rf"{_DOCKER}(?:container )?(?:exec|run) .*(?:ulimit\b.*-\w*[la]|/limits|prlimit).*",
+            r"(?:sh -c|bash -l?c)?\W*ulimit (?:-[HS] ?)?-\w*l\W*",
+            r"(?:cat|grep .*|egrep .*) ?/proc/\S+/limits.*",
+        ),
+        paths=(r"/proc/[^/]+/limits",),
+        whats=(r"memlock.*",),
+    ),
+    Reader(
+        "containers.list", (Containers, DockerDaemon), _docker(_listed),
+        commands=(rf"{_DOCKER}(?:container )?(?:ps|ls|list)\b.*",),
+    ),
+    Reader(
+        "containers.info", (DockerInfo, DockerDaemon), _docker(_informed),
+        commands=(rf"{_DOCKER}(?:system )?info\b.*",),
+    ),
+    Reader(
+        "containers.images", (Images,), _docker(_images),
+        commands=(
+            rf"(?!.*\.Config\.Env\b){_DOCKER}(?:image (?:inspect|ls|list)|images)\b.*",
+            rf"{_DOCKER}inspect .*--type[= ]image\b.*",
+        ),
+    ),
+    Reader(
+        "containers.inspect", (Containers,), _docker(_inspected),
+        commands=(rf"(?!.*\.Config\.Env\b){_DOCKER}(?:container )?inspect\b.*",),
+    ),
+)  # fmt: skip
+ASKS: tuple[Ask, ...] = (
+    ask_command("containers.info", "docker info --format '{{json .}}'", format="json"),
+    ask_command("containers.ps", "docker ps -a --format '{{json .}}'", format="json"),
+)
+__all__ = [
+    "ASKS", "READERS", "Container", "Containers", "DockerDaemon", "DockerInfo", "Image", "Images",
+    "Memlock", "Mount", "docker_problem", "memlock_of",
+]  # fmt: skip
