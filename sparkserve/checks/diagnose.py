@@ -23,7 +23,9 @@ PROFILE = "sparkserve profile"
 CLUSTER = "sparkserve cluster"
 COLLECTION = "sparkserve collection"
 """``what`` of the reading that says when and how fast a node's probes were read."""
-_OWN = (PROFILE, CLUSTER, COLLECTION)
+NAMED = "sparkserve options"
+"""``what`` of the reading that says how the user named profile and nodes, for the fixes."""
+_OWN = (PROFILE, CLUSTER, COLLECTION, NAMED)
 
 
 class Diagnosis(NamedTuple):
@@ -33,38 +35,37 @@ class Diagnosis(NamedTuple):
     unread: tuple[Reading, ...]
 
 
-def diagnose(
-    readings: Sequence[Reading], checks: Sequence[Check] = registry.ALL, named: str | None = None
-) -> Diagnosis:
+def diagnose(readings: Sequence[Reading], checks: Sequence[Check] = registry.ALL) -> Diagnosis:
     """Judge a set of readings.
-
-    named: how the user named profile and nodes, as options of a command, for the fixes.
-    """
-    probes = {f"probe {probe.id}": probe for probe in PROBES}
-    foreign = [r for r in readings if r.what not in _OWN and r.what not in probes]
-    understood = understand(foreign, READERS)
-    scene = scene_of(readings, understood.observations, named)
-    return Diagnosis(judge(checks, scene), understood.unread)
-
-
-def scene_of(
-    readings: Sequence[Reading], observations: Sequence[Observation], named: str | None
-) -> Scene:
-    """What checks look at; with profile and cluster where the readings hold both.
 
     Raises:
         ValueError: the readings' own profile or cluster is not what this version writes.
     """
-    texts = {r.what: r.text for r in readings if r.what in (PROFILE, CLUSTER)}
-    if len(texts) < 2:
+    probes = {f"probe {probe.id}": probe for probe in PROBES}
+    foreign = [r for r in readings if r.what not in _OWN and r.what not in probes]
+    understood = understand(foreign, READERS)
+    scene = scene_of(readings, understood.observations)
+    return Diagnosis(judge(checks, scene), understood.unread)
+
+
+def scene_of(readings: Sequence[Reading], observations: Sequence[Observation]) -> Scene:
+    """What checks look at; with cluster and profile where the readings hold them.
+
+    Raises:
+        ValueError: the readings' own profile or cluster is not what this version writes.
+    """
+    texts = {r.what: r.text for r in readings if r.what in _OWN}
+    if CLUSTER not in texts:
         return Scene(None, None, observations=tuple(observations))
-    profile = Profile.model_validate_json(texts[PROFILE])
     cluster = Cluster.model_validate_json(texts[CLUSTER])
-    facts = {node.name: _node_facts(node.name, readings) for node in cluster.nodes}
-    return Scene(profile, cluster, facts, named, tuple(observations))
+    told = texts.get(PROFILE)
+    profile = Profile.model_validate_json(told) if told else None
+    facts = {node.name: node_facts(node.name, readings) for node in cluster.nodes}
+    return Scene(profile, cluster, facts, texts.get(NAMED) or None, tuple(observations))
 
 
-def _node_facts(node: str, readings: Sequence[Reading]) -> NodeFacts:
+def node_facts(node: str, readings: Sequence[Reading]) -> NodeFacts:
+    """What the probes of a launch say of one node."""
     own = [reading for reading in readings if reading.node == node]
     told = next((r.text for r in own if r.what == COLLECTION), None)
     when = json.loads(told) if told else {"collected_at": "1970-01-01T00:00:00Z", "elapsed_s": 0}

@@ -57,9 +57,10 @@ class Scene:
         return reduce(Wanted.merged, (fact for _, fact, _ in self.seen(Wanted)), Wanted())
 
     def nodes(self) -> Iterator[tuple[int, str, NodeFacts]]:
-        """(rank, name, probes' facts) of every node in rank order."""
+        """(rank, name, probes' facts) of every node in rank order; unreachable ones are left out."""
         for rank, node in enumerate(self.cluster.nodes):
-            yield rank, node.name, self.facts[node.name]
+            if self.facts[node.name].values:
+                yield rank, node.name, self.facts[node.name]
 
     def seen(self, kind: type[F]) -> list[tuple[str | None, F, Reading]]:
         """(place, fact, reading) of every reading of one kind, in order."""

@@ -2,31 +2,67 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sparkserve.cli.command import command
-from sparkserve.cli.options import OptionGroup
+from sparkserve.cli.doors import open_doors, this_python
+from sparkserve.cli.options import OptionGroup, TargetOptions
 from sparkserve.errors import ConfigError
 from sparkserve.report.console import Console
 
-_EXAMPLES = ("sparkserve doctor --replay bundle --json",)
+if TYPE_CHECKING:
+    from sparkserve.checks.check import Check
+    from sparkserve.model.diagnosis import Bundle
+
+_EXAMPLES = (
+    "sparkserve doctor",
+    "sparkserve doctor --only fabric,memory -v",
+    "sparkserve doctor --save bundle",
+    "sparkserve doctor --replay bundle --json",
+    "sparkserve doctor --replay engine.log --as 'engine log' --node spark2",
+)
 
 
 @dataclass(frozen=True)
 class DoctorOptions(OptionGroup):
     """What doctor alone knows."""
 
-    replay: Annotated[
-        Path | None,
-        typer.Option("--replay", metavar="DIR", help="Judge a saved folder; touch no machine."),
+    stage: Annotated[
+        str | None,
+        typer.Option("--stage", metavar="STAGE", help="Only checks of a stage, such as launch."),
     ] = None
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="NAME", help="Only a theme, check or code; repeatable."),
+    ] = None
+    list_checks: Annotated[
+        bool, typer.Option("--list-checks", help="List the checks; read nothing.")
+    ] = False
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail at warnings and at what is unknown, too.")
     ] = False
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", metavar="DIR", help="Write what was read, secrets masked."),
+    ] = None
+    replay: Annotated[
+        Path | None,
+        typer.Option(
+            "--replay", metavar="DIR", help="Judge saved texts: a folder, a file, - for stdin."
+        ),
+    ] = None
+    kind: Annotated[
+        str | None,
+        typer.Option("--as", metavar="KIND", help="What that file is: a command, path or words."),
+    ] = None
+    node: Annotated[
+        str | None, typer.Option("--node", metavar="NODE", help="Where that file is from.")
+    ] = None
 
 
 def add_to(app: typer.Typer) -> None:
@@ -34,15 +70,91 @@ def add_to(app: typer.Typer) -> None:
     command(app, "doctor", examples=_EXAMPLES, steps=True)(doctor)
 
 
-def doctor(console: Console, options: DoctorOptions) -> int:
-    """Find what is wrong, name the node, and tell what mends it."""
-    from sparkserve.ops import bundle
-    from sparkserve.ops import doctor as use_case
-    from sparkserve.report.doctor_view import doctor_answer
+def doctor(console: Console, target: TargetOptions, options: DoctorOptions) -> int:
+    """Find what is wrong, name the node, and tell what mends it.
 
-    if options.replay is None:
-        raise ConfigError("name what to judge", hint="sparkserve doctor --replay DIR")
-    result = use_case.replay(bundle.load(options.replay), strict=options.strict)
+    Reads every node at once and changes nothing. Every finding says what was seen, what was
+    expected, why it matters and what mends it. Exit code: 0 nothing failed, 3 a node cannot be
+    reached, 4 hardware, 5 memory, else 1.
+    """
+    from sparkserve.ops.doctor_choice import catalogue, choose
+    from sparkserve.report.doctor_list import catalogue_answer
+
+    _refuse_contradictions(options)
+    checks = choose(options.stage, options.only or ())
+    if options.list_checks:
+        console.answer(catalogue_answer(catalogue(checks), width=console.width))
+        return 0
+    if options.replay is not None:
+        return _replay(console, options, options.replay, checks)
+    return _live(console, target, options, checks)
+
+
+def _refuse_contradictions(options: DoctorOptions) -> None:
+    if options.replay is None and (options.kind or options.node):
+        raise ConfigError("--as and --node describe a text, expected --replay FILE with them")
+    if options.replay is not None and options.save is not None:
+        raise ConfigError("--save and --replay contradict each other: name one of them")
+
+
+def _live(
+    console: Console, target: TargetOptions, options: DoctorOptions, checks: tuple[Check, ...]
+) -> int:
+    from sparkserve.ops import doctor as use_case
+    from sparkserve.report.doctor_view import doctor_answer, observer_for
+
+    request = use_case.DoctorRequest(
+        target=target.target(),
+        this_python=this_python(),
+        checks=checks,
+        for_launch=options.stage == "launch",
+        strict=options.strict,
+        save=options.save,
+    )
+    with observer_for(console) as view:
+        result = use_case.run(request, open_doors(), view)
     verbosity = console.settings.verbosity
     console.answer(doctor_answer(result, width=console.width, verbosity=verbosity))
     return result.exit_code
+
+
+def _replay(
+    console: Console, options: DoctorOptions, source: Path, checks: tuple[Check, ...]
+) -> int:
+    from sparkserve.ops import doctor as use_case
+    from sparkserve.report.doctor_view import doctor_answer
+
+    result = use_case.judged(
+        _texts(source, options), checks, for_launch=options.stage == "launch", strict=options.strict
+    )
+    verbosity = console.settings.verbosity
+    console.answer(doctor_answer(result, width=console.width, verbosity=verbosity))
+    return result.exit_code
+
+
+def _texts(source: Path, options: DoctorOptions) -> Bundle:
+    from sparkserve.model.diagnosis import Bundle
+    from sparkserve.ops import bundle, pasted
+
+    if source.is_dir():
+        if options.kind is not None:
+            raise ConfigError(f"--as says what one file is, and {source} is a folder")
+        if (source / bundle.MANIFEST).exists():
+            return bundle.load(source)
+        return pasted.folder_of_texts(source, options.node)
+    if str(source) != "-" and not source.exists():
+        raise ConfigError(f"cannot read {source}: no such file or folder")
+    if options.kind is None:
+        raise ConfigError(
+            f"what is {source}? name the command, path or kind of text",
+            hint=f"sparkserve doctor --replay {source} --as 'engine log'",
+        )
+    try:
+        text = (
+            bundle.clean_text(sys.stdin.buffer.read())
+            if str(source) == "-"
+            else bundle.read_text(source)
+        )
+    except bundle.NoText as error:
+        raise ConfigError(f"{source}: {error}") from error
+    return Bundle(readings=(pasted.one_text(text, options.kind, options.node),))

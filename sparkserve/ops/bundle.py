@@ -7,16 +7,23 @@ its reason and hides no other.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import secrets
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from sparkserve import __version__
 from sparkserve.errors import ConfigError
+from sparkserve.files import PART_MARK, replace_file, sync_folder
 from sparkserve.model.diagnosis import Bundle, Unread
 from sparkserve.model.reading import Reading
-from sparkserve.tomlfile import read_toml
+from sparkserve.ops.mask import mask
+from sparkserve.tomlfile import emit_toml, read_toml
 
 MANIFEST = "case.toml"
 LIMIT_BYTES = 64 << 20
@@ -87,6 +94,11 @@ def clean_text(content: bytes) -> str:
     strange = text.count("\ufffd")
     if strange > 8 and strange * 50 > len(text):
         raise NoText("not UTF-8 text")
+    return plain_text(text)
+
+
+def plain_text(text: str) -> str:
+    """A text with plain line ends and without colours, as readers want it."""
     return _ESCAPES.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
@@ -115,3 +127,58 @@ def _unread(table: Mapping[str, Any], number: int, error: ValueError) -> Unread:
     sources = {key: text(key) for key in _SOURCES}
     named = text("label") or text("file") or f"input {number}"
     return Unread(label=named, node=text("node"), reason=reason, **sources)
+
+
+def refuse_taken(folder: Path) -> None:
+    """Make sure that a bundle can be written there.
+
+    Raises:
+        ConfigError: something is there already.
+    """
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    if folder.exists() or folder.is_symlink():
+        raise ConfigError(
+            f"{folder} exists already, expected a new folder", hint=f"ls {shlex.quote(str(folder))}"
+        )
+
+
+def save(folder: Path, bundle: Bundle, now: datetime) -> None:
+    """Write a bundle with secrets and names masked: a part folder, then renamed as a whole.
+
+    Raises:
+        ConfigError: the folder is taken or cannot be written.
+    """
+    refuse_taken(folder)
+    part = folder.with_name(f"{folder.name}{PART_MARK}{secrets.token_hex(4)}")
+    try:
+        _write(part, mask(bundle.readings), now)
+        part.rename(folder)
+        sync_folder(folder.absolute().parent)
+    except OSError as error:
+        raise ConfigError(f"cannot write {folder}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _write(folder: Path, readings: Sequence[Reading], now: datetime) -> None:
+    (folder / "inputs").mkdir(parents=True, mode=0o700)
+    tables = []
+    for number, reading in enumerate(readings, 1):
+        name = f"inputs/{number:03d}-{_slug(reading)}.txt"
+        replace_file(folder / name, reading.text.encode(), mode=0o600)
+        told = reading.model_dump(exclude={"text"}, exclude_defaults=True, exclude_none=True)
+        table = {"label": reading.label or reading.source, "file": name, **told}
+        tables.append(table | ({} if reading.text else {"empty": True}))
+    about = {
+        "id": "SAVED",
+        "made_by": f"sparkserve {__version__}",
+        "saved_at": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "input": tables,
+    }
+    replace_file(folder / MANIFEST, emit_toml(about).encode(), mode=0o600)
+
+
+def _slug(reading: Reading) -> str:
+    words = f"{reading.node or ''} {reading.source}"
+    return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")[:48].strip("-") or "text"

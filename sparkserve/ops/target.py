@@ -97,16 +97,56 @@ def resolve(target: Target, environment: Mapping[str, str]) -> Resolved:
     return Resolved(resolved, cluster, tuple(reason for reason in reasons if reason))
 
 
+@dataclass(frozen=True)
+class Seen:
+    """The nodes to look at, and the profile where one is known."""
+
+    cluster: Cluster
+    resolved: Resolved | None
+    reasons: tuple[str, ...]
+
+
+def resolve_to_look(target: Target, environment: Mapping[str, str]) -> Seen:
+    """As ``resolve``, but a cluster for which no profile comes can be looked at, too.
+
+    Raises:
+        ConfigError: unknown or contradictory names and values.
+    """
+    file, cluster_reason = resolve_cluster(target)
+    named = target.profile or file.cluster.profile or target.settings or target.values
+    if named or _usual_profile(target, file.cluster) is not None:
+        resolved = resolve(target, environment)
+        return Seen(resolved.cluster, resolved, resolved.reasons)
+    cluster, have = file.cluster, len(file.cluster.nodes)
+    if target.nodes is not None and target.nodes > have:
+        raise ConfigError(
+            f"cluster {cluster.name} has {have} node{'s' if have > 1 else ''}, "
+            f"expected {target.nodes}",
+            hint="sparkserve cluster list",
+        )
+    count = target.nodes or have
+    without = f"no profile: none comes with sparkserve for {count} nodes"
+    return Seen(cluster.take(count), None, (cluster_reason, without))
+
+
+def _usual_profile(target: Target, cluster: Cluster) -> str | None:
+    """Name of the profile that is meant where none is named; None where none comes with us."""
+    if all(node.is_local for node in cluster.nodes):
+        return LOCAL_PROFILE
+    name = _BY_NODES.get(target.nodes or len(cluster.nodes))
+    return name if name in profiles.names() else None
+
+
 def _profile_name(target: Target, cluster: Cluster) -> tuple[str, str]:
     if target.profile is not None:
         return target.profile, ""
     if cluster.profile is not None:
         return cluster.profile, f"profile {cluster.profile}: the cluster's own"
-    if all(node.is_local for node in cluster.nodes):
+    name = _usual_profile(target, cluster)
+    if name == LOCAL_PROFILE:
         return LOCAL_PROFILE, f"profile {LOCAL_PROFILE}: no Spark is named"
     count = target.nodes or len(cluster.nodes)
-    name = _BY_NODES.get(count)
-    if name is None or name not in profiles.names():
+    if name is None:
         raise ConfigError(
             f"no profile comes with sparkserve for {count} node{'s' if count > 1 else ''}, "
             f"expected --profile with one of: {', '.join(profiles.names())}",

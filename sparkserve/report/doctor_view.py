@@ -1,22 +1,56 @@
-"""The doctor's findings for people and programs."""
+"""The doctor's findings: the cluster first, then node by node; what is alike is said once."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from sparkserve.checks.registry import theme_of
 from sparkserve.model.diagnosis import DoctorResult
-from sparkserve.report.console import Answer
-from sparkserve.report.finding_view import finding_block, matters, summary_line
-from sparkserve.report.text import Line, Span, line, wrapped
+from sparkserve.model.event import Event
+from sparkserve.model.finding import Finding
+from sparkserve.report.console import Answer, Console
+from sparkserve.report.finding_view import matters, summary_line
+from sparkserve.report.launch_plain import PlainLaunch
+from sparkserve.report.launch_view import Watching
+from sparkserve.report.text import Line, Span, Style, line, one_line, pasted, wrapped
+
+_CLUSTER = "cluster"
+_EVIDENCE_LINES = 3
+_MARK = 8
+_STYLES: dict[str, Style] = {
+    "PASS": "good", "WARN": "warn", "UNKNOWN": "warn", "SKIPPED": "dim", "INFO": "name",
+}  # fmt: skip
+
+
+class _Silent:
+    """An Observer for output that is one document."""
+
+    def __enter__(self) -> _Silent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def event(self, event: Event) -> None:
+        """Take one event."""
+
+
+def observer_for(console: Console) -> Watching:
+    """The view of a doctor at work: lines for people, nothing for programs."""
+    return PlainLaunch(console) if console.mode == "human" else _Silent()
 
 
 def doctor_answer(result: DoctorResult, *, width: int | None, verbosity: int = 0) -> Answer:
-    """The result in all forms; quiet mode gets a line per fault."""
-    shown = [f for f in result.findings if verbosity or matters(f)]
-    lines: list[Line] = [*finding_block(shown), *_unread_lines(result)]
-    lines += [line()] if lines else []
+    """The result in all forms; quiet mode gets a line per finding that matters."""
+    lines: list[Line] = []
+    for section in _sections(result, everything=verbosity > 0):
+        lines += [*section.lines(), line()]
+    lines += _unread_lines(result)
     lines.append(summary_line(result.findings))
-    short = [f"{f.verdict} {f.node or 'cluster'} {f.code}" for f in result.findings if matters(f)]
+    lines += _next_lines(result)
+    short = [f"{f.verdict} {f.node or _CLUSTER} {f.code}" for f in result.findings if matters(f)]
     return Answer(wrapped(lines, width), doctor_data(result), tuple(short))
 
 
@@ -26,12 +60,132 @@ def doctor_data(result: DoctorResult) -> dict[str, Any]:
         "ok": result.exit_code == 0,
         "exit_code": result.exit_code,
         "strict": result.strict,
+        "cluster": result.cluster.name if result.cluster else None,
+        "profile": result.profile,
         "findings": [finding.model_dump(mode="json") for finding in result.findings],
         "unread": [one.model_dump(mode="json") for one in result.unread],
     }
 
 
-def _unread_lines(result: DoctorResult) -> list[Line]:
-    return [
-        line(Span(f"{'UNREAD':<7}", "warn"), f" {one.label}: {one.reason}") for one in result.unread
+@dataclass
+class _Alike:
+    """One finding, or several nodes' findings that differ in the node's name alone."""
+
+    findings: list[Finding]
+
+    @property
+    def nodes(self) -> tuple[str | None, ...]:
+        return tuple(finding.node for finding in self.findings)
+
+
+@dataclass
+class _Section:
+    """What is told about one node, about several alike, or about the cluster."""
+
+    title: str
+    counts: str
+    groups: list[_Alike] = field(default_factory=list)
+
+    def lines(self) -> Iterable[Line]:
+        if not self.groups:
+            return [line(Span(self.title, "bold"), Span(f"  {self.counts}", "dim"))]
+        lines = [line(Span(self.title, "bold"), Span(f"  {self.counts}", "dim"))]
+        theme = ""
+        for group in self.groups:
+            if (own := theme_of(group.findings[0].check_id)) != theme:
+                theme = own
+                lines.append(line("  ", Span(theme, "name")))
+            lines += _group_lines(group)
+        return lines
+
+
+def _sections(result: DoctorResult, *, everything: bool) -> list[_Section]:
+    """The cluster, then findings of several nodes, then every node."""
+    order = [node.name for node in result.cluster.nodes] if result.cluster else []
+    order += [f.node for f in result.findings if f.node is not None]
+    places = list(dict.fromkeys(order))
+    groups = _alike([f for f in result.findings if everything or matters(f)])
+    sections: dict[tuple[str | None, ...], _Section] = {}
+    for key in _titles(groups, places):
+        title = ", ".join(place or _CLUSTER for place in key)
+        sections[key] = _Section(title, _counts(result.findings, key))
+    for group in groups:
+        sections[group.nodes].groups.append(group)
+    return list(sections.values())
+
+
+def _titles(groups: Sequence[_Alike], places: Sequence[str]) -> list[tuple[str | None, ...]]:
+    several = sorted({group.nodes for group in groups if len(group.nodes) > 1}, key=len)
+    cluster = [(None,)] if any(group.nodes == (None,) for group in groups) else []
+    return [*cluster, *reversed(several), *((place,) for place in places)]
+
+
+def _alike(findings: Sequence[Finding]) -> list[_Alike]:
+    """Findings by what they say; one check's in a row, in the order of the checks."""
+    groups: dict[tuple[str, ...], _Alike] = {}
+    for finding in findings:
+        neutral = finding.model_copy(update={"evidence": ()})
+        said = _without(neutral.node, neutral)
+        groups.setdefault(said, _Alike([])).findings.append(finding)
+    return list(groups.values())
+
+
+def _without(node: str | None, finding: Finding) -> tuple[str, ...]:
+    """What a finding says apart from the node's own name."""
+    said = (finding.check_id, finding.code, finding.verdict, finding.observed, finding.expected,
+            finding.why, finding.fix)  # fmt: skip
+    if node is None:
+        return ("cluster", *said)
+    return tuple(text.replace(node, "\0") for text in said)
+
+
+def _counts(findings: Sequence[Finding], nodes: Sequence[str | None]) -> str:
+    if len(nodes) > 1:
+        return ""
+    own = [finding for finding in findings if finding.node == nodes[0]]
+    counts = (
+        ("failed", sum(f.blocks for f in own)),
+        ("warned", sum(f.outcome == "fail" and f.severity == "warning" for f in own)),
+        ("unknown", sum(f.outcome == "unknown" for f in own)),
+        ("passed", sum(f.outcome == "pass" for f in own)),
+    )
+    return ", ".join(f"{count} {word}" for word, count in counts if count)
+
+
+def _group_lines(group: _Alike) -> list[Line]:
+    first = group.findings[0]
+    observed = one_line(first.observed) or first.title
+    expected = f", expected {one_line(first.expected)}" if first.expected else ""
+    names = f"{first.code}, {first.check_id}" if matters(first) else first.check_id
+    lines = [
+        line(
+            "    ",
+            Span(f"{first.verdict:<{_MARK}}", _STYLES.get(first.verdict, "bad")),
+            f"{observed}{expected}",
+            Span(f"  ({names})", "dim"),
+        )
     ]
+    if not matters(first):
+        return lines
+    if first.why:
+        lines.append(line("    ", Span(f"{'why':>{_MARK - 1}} ", "dim"), one_line(first.why)))
+    for fix in dict.fromkeys(finding.fix for finding in group.findings if finding.fix):
+        lines += [
+            pasted("    ", Span(f"{'fix':>{_MARK - 1}} ", "dim"), part) for part in fix.splitlines()
+        ]
+    seen = list(dict.fromkeys(text for f in group.findings for text in f.evidence))
+    shown = [*seen[:_EVIDENCE_LINES], *([f"and {len(seen) - 3} more"] if len(seen) > 3 else [])]
+    lines += [line("    ", Span(f"{'seen':>{_MARK - 1}} ", "dim"), one_line(t)) for t in shown]
+    return lines
+
+
+def _unread_lines(result: DoctorResult) -> list[Line]:
+    lines = [
+        line("  ", Span(f"{'UNREAD':<{_MARK}}", "warn"), f"{one_line(one.label)}: {one.reason}")
+        for one in result.unread
+    ]
+    return [line(Span("not judged", "bold")), *lines, line()] if lines else []
+
+
+def _next_lines(result: DoctorResult) -> list[Line]:
+    return [pasted(Span("next  ", "dim"), command) for command in result.next_commands]
