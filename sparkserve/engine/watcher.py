@@ -1,7 +1,9 @@
 """What the log lines of all ranks mean together: the earliest error is the cause.
 
-Errors of NCCL, TCPStore and gloo on the other ranks are consequences of a rank that died
-before; they are never named while an earlier fault is known. A new pattern is one row here.
+A line is weighed before it is blamed. What a rank says when another one is gone is a consequence;
+a fault after which the same rank came further or generated did not end it; a line that calls itself
+a warning, and one far before the rank's last error, are blamed only where nothing better is known.
+The rule and its reasons stand in docs/decisions/0011-blame-and-wedge.md.
 """
 
 from __future__ import annotations
@@ -9,106 +11,37 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Literal
+from datetime import datetime, timedelta
 
-Weight = Literal["fault", "consequence"]
+from sparkserve.engine.engine_lines import CONSEQUENCES, FAULTS, MEASURES, OURS, VAGUE
+from sparkserve.engine.host_lines import LINES, REPLIES
+from sparkserve.engine.patterns import Pattern
 
 LAST_LINES = 20
+FAR_LINES = 100
+"""Ordinary lines between a fault and a later one that make the first no part of the end.
+[proposal]"""
 
+PATTERNS: tuple[Pattern, ...] = (OURS, *CONSEQUENCES, *FAULTS, *LINES, *MEASURES, *VAGUE)
+"""Every row for lines of logs, in the order in which they are tried."""
+ALL_PATTERNS = (*PATTERNS, *REPLIES)
 
-@dataclass(frozen=True)
-class Pattern:
-    """One kind of line: what it means and what helps."""
-
-    name: str
-    regex: re.Pattern[str]
-    weight: Weight
-    meaning: str
-    fix: str = ""
-
-
-def _row(name: str, regex: str, weight: Weight, meaning: str, fix: str = "") -> Pattern:
-    return Pattern(name, re.compile(regex), weight, meaning, fix)
-
-
-PATTERNS: tuple[Pattern, ...] = (
-    _row(
-        "refused",
-        r"sparkserve: FATAL (?P<what>.+)",
-        "fault",
-        "sparkserve refused to serve: {what}",
-    ),
-    _row(
-        "port-taken",
-        r"(?i)address already in use|Port \d+ is (?:not available|already in use)",
-        "fault",
-        "a port that the engine needs is taken on this node",
-        "ss -ltnp",
-    ),
-    _row(
-        "out-of-memory",
-        r"torch\.OutOfMemoryError|CUDA out of memory|std::bad_alloc|\bMemoryError\b"
-        r"|Cannot allocate memory",
-        "fault",
-        "the engine ran out of memory",
-        "lower context.kv_tokens, or stop what else uses memory on this node",
-    ),
-    _row(
-        "no-memory-for-pool",
-        r"(?i)not enough memory.*(?:static|pool)|increase --?mem-fraction-static",
-        "fault",
-        "no memory is left for the KV pool",
-        "raise context.mem_fraction_static, or lower context.kv_tokens",
-    ),
-    _row(
-        "no-interface",
-        r"Unable to find address for: (?P<what>\S+)",
-        "fault",
-        "this node has no interface {what} with an address",
-        "sparkserve cluster show",
-    ),
-    _row(
-        "missing-module",
-        r"(?:ModuleNotFoundError|ImportError): (?P<what>.+)",
-        "fault",
-        "the runtime is incomplete: {what}",
-    ),
-    _row(
-        "bad-flag",
-        r"error: unrecognized arguments: (?P<what>.+)",
-        "fault",
-        "this engine version does not know {what}",
-        "sparkserve profile show",
-    ),
-    _row(
-        "bad-checkpoint",
-        r"(?P<what>(?:SafetensorError|HeaderTooLarge|MetadataIncompleteBuffer).*)",
-        "fault",
-        "a checkpoint file is corrupt: {what}",
-    ),
-    _row(
-        "lost-peer",
-        r"(?i)connection (?:closed|reset) by peer|connection reset|TCPStore|NCCL (?:WARN|error)"
-        r"|ProcessGroupNCCL|gloo.*(?:timed? ?out|connection)",
-        "consequence",
-        "this rank lost another rank",
-    ),
-    _row(
-        "traceback",
-        r"Traceback \(most recent call last\)",
-        "fault",
-        "the engine raised an exception",
-    ),
-    _row(
-        "died-child",
-        r"Received sigquit from a child process",
-        "consequence",
-        "a process of this rank died",
-    ),
-)
 _EXCEPTION = re.compile(
-    r"^(?:\[[^\]]*\] )?(?P<what>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)\b.*)"
+    r"^(?:\S+\s+\|\s+)?(?:\d{4}-\S+\s+)?(?:rank\s?\d+\s+)?(?:\[[^\]]*\]:?\s*|\([^)]*\)\s*)*"
+    r"(?:(?:ERROR|CRITICAL)\s+(?:[\d:.,-]+\s+)*(?:\[[^\]]*\]\s*)?)?"
+    r"(?P<what>(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*)?(?:Error|Exception|Exit|Interrupt)\b(?::.*)?)$"
 )
+_EXCEPTION_ROW = Pattern(
+    "exception", re.compile(r"(?P<what>.*)", re.DOTALL), "fault", "the engine raised {what}"
+)
+_MILD = re.compile(
+    r"(?i)\bwarn(?:ing)?\b|\bignor(?:e|ed|ing)\b|\bfall(?:s|ing)? ?back\b|\bretry|\bnon-?fatal\b"
+    r"|\bINFO\b|\bDEBUG\b|KeyboardInterrupt|SystemExit|CancelledError"
+)
+_LOUD = re.compile(r"NCCL (?:WARN|INFO)|sparkserve: FATAL")
+"""Words of a level that say nothing about how grave the line is."""
+_INSIDE = re.compile(r"^(?:\[[^\]]*\]:?\s*)?(?:\s+|Traceback \(most recent call last\))|^\s*$")
+"""Lines that belong to a traceback or a dump."""
 
 
 @dataclass(frozen=True)
@@ -121,12 +54,33 @@ class Fault:
     pattern: Pattern
     order: int
     """Place among the lines of all ranks as they arrived."""
+    at: datetime | None = None
+    """When it was written, in the common time of all ranks; None = not said."""
+    ordinary: int = 0
+    """Lines of ordinary work that this rank had written before it."""
 
     @property
     def meaning(self) -> str:
         """What the line means, in words."""
-        found = self.pattern.regex.search(self.line)
-        return self.pattern.meaning.format(**(found.groupdict() if found else {}))
+        return self.pattern.say(self.line)
+
+    @property
+    def is_mild(self) -> bool:
+        """Whether the line calls itself no error."""
+        return _MILD.search(_LOUD.sub("", self.line)) is not None
+
+
+@dataclass
+class _Rank:
+    """What is remembered of one rank's log."""
+
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=LAST_LINES))
+    ordinary: int = 0
+    settled_order: int = 0
+    """Place of the newest line that shows that the rank works; 0 = none yet."""
+    open_traceback: Fault | None = None
+    newest: Fault | None = None
+    """The newest line that says something, where it is one that must not stay the newest."""
 
 
 @dataclass
@@ -134,41 +88,128 @@ class Watcher:
     """Reads the lines of all ranks in order of arrival."""
 
     faults: list[Fault] = field(default_factory=list)
-    _tails: dict[int, deque[str]] = field(default_factory=dict)
+    """Faults and consequences, in order of arrival."""
+    _ranks: dict[int, _Rank] = field(default_factory=dict)
     _count: int = 0
-    _in_traceback: dict[int, Fault] = field(default_factory=dict)
 
-    def feed(self, rank: int, node: str, line: str) -> None:
-        """Take one log line of one rank."""
+    def feed(self, rank: int, node: str, line: str, at: datetime | None = None) -> None:
+        """Take one log line of one rank.
+
+        at: when it was written, in the common time of all ranks; None where that is not known.
+        """
         self._count += 1
-        self._tails.setdefault(rank, deque(maxlen=LAST_LINES)).append(line)
-        open_fault = self._in_traceback.get(rank)
+        seen = self._ranks.setdefault(rank, _Rank())
+        seen.tail.append(line)
+        if not _INSIDE.match(line):
+            seen.ordinary += 1
+            seen.newest = None
+        pattern = match(line)
+        open_fault = seen.open_traceback
         if open_fault is not None and (found := _EXCEPTION.search(line)):
             # The exception's own line says more than the word Traceback above it.
-            del self._in_traceback[rank]
-            self._replace(open_fault, rank, node, found["what"])
+            seen.open_traceback = None
+            self._replace(open_fault, found["what"])
             return
-        for pattern in PATTERNS:
-            if pattern.regex.search(line):
-                fault = Fault(rank, node, line, pattern, self._count)
-                self.faults.append(fault)
-                if pattern.name == "traceback":
-                    self._in_traceback[rank] = fault
-                return
+        if pattern is None and (found := _EXCEPTION.search(line)):
+            line, pattern = found["what"], _EXCEPTION_ROW
+        if pattern is None:
+            return
+        fault = Fault(rank, node, line, pattern, self._count, at, seen.ordinary)
+        if pattern.weight == "ready":
+            seen.settled_order = self._count
+        elif pattern.weight == "stall":
+            seen.newest = fault
+        elif pattern.weight in ("fault", "consequence"):
+            self.faults.append(fault)
+            if pattern.name == "traceback":
+                seen.open_traceback = fault
 
-    def cause(self, rank: int | None = None) -> Fault | None:
-        """The earliest fault (of one rank, where given); consequences only where nothing else."""
-        found = [f for f in self.faults if rank is None or f.rank == rank]
-        faults = [f for f in found if f.pattern.weight == "fault"]
-        return min(faults or found, key=lambda f: f.order, default=None)
+    def cause(self, rank: int | None = None, *, slack_s: float = 0.0) -> Fault | None:
+        """The earliest of the gravest faults (of one rank, where given).
+
+        Earliest by time where all of them have one, else by arrival; of those within ``slack_s`` of
+        the earliest the first to arrive. None where nothing is left to blame.
+        """
+        open_faults = [f for f in self.open() if rank is None or f.rank == rank]
+        if not open_faults:
+            return None
+        gravest = max(self._gravity(fault) for fault in open_faults)
+        if gravest < 0:
+            return None
+        found = [fault for fault in open_faults if self._gravity(fault) == gravest]
+        first = earliest(found, slack_s)
+        return self._stalled_by(first, open_faults) if first.pattern.yields else first
+
+    def open(self) -> list[Fault]:
+        """Faults and consequences after which their rank did no work any more; lasting ones too."""
+        return [f for f in self.faults if f.pattern.lasting or not self.settled(f)]
+
+    def settled(self, fault: Fault) -> bool:
+        """Whether the rank came further, or generated, after this line."""
+        return self._ranks[fault.rank].settled_order > fault.order
+
+    def stall(self, rank: int, still_s: float) -> Fault | None:
+        """The newest line of a rank, where it must not stay the newest for so long."""
+        seen = self._ranks.get(rank)
+        newest = seen.newest if seen else None
+        return newest if newest is not None and still_s >= newest.pattern.stall_s else None
 
     def last_lines(self, rank: int) -> tuple[str, ...]:
         """The newest lines of a rank."""
-        return tuple(self._tails.get(rank, ()))
+        seen = self._ranks.get(rank)
+        return tuple(seen.tail) if seen else ()
 
-    def _replace(self, old: Fault, rank: int, node: str, what: str) -> None:
-        pattern = next((p for p in PATTERNS if p.regex.search(what)), None) or Pattern(
-            "exception", re.compile(r"(?P<what>.*)"), "fault", "the engine raised {what}"
+    def _gravity(self, fault: Fault) -> int:
+        """How much a line weighs as a cause; below 0 = it ends no engine."""
+        if fault.pattern.lasting:
+            return -1
+        if fault.pattern.weight == "consequence":
+            return 0
+        if fault.is_mild:
+            return 1
+        if fault.pattern.yields:
+            return 2
+        return 3 if self._is_far(fault) else 4
+
+    def _is_far(self, fault: Fault) -> bool:
+        later = (f for f in self.open() if f.rank == fault.rank and f.order > fault.order)
+        return any(
+            f.ordinary - fault.ordinary > FAR_LINES
+            for f in later
+            if f.pattern.weight == "fault" and not f.pattern.lasting and not f.is_mild
         )
+
+    @staticmethod
+    def _stalled_by(fault: Fault, others: list[Fault]) -> Fault:
+        """What made the others wait, where a line of the same code says so."""
+        known = [
+            other
+            for other in others
+            if other.pattern.lasting and set(other.pattern.codes) & set(fault.pattern.codes)
+        ]
+        return earliest(known) if known else fault
+
+    def _replace(self, old: Fault, what: str) -> None:
+        pattern = match(what)
+        if pattern is None or pattern.weight not in ("fault", "consequence"):
+            pattern = _EXCEPTION_ROW
         place = self.faults.index(old)
-        self.faults[place] = Fault(rank, node, what, pattern, old.order)
+        self.faults[place] = Fault(
+            old.rank, old.node, what, pattern, old.order, old.at, old.ordinary
+        )
+
+
+def match(line: str) -> Pattern | None:
+    """The first row of the table that knows the line."""
+    return next((pattern for pattern in PATTERNS if pattern.regex.search(line)), None)
+
+
+def earliest(faults: list[Fault], slack_s: float = 0.0) -> Fault:
+    """The first of some faults: by time where all have one, else by arrival."""
+    times = [fault.at for fault in faults if fault.at is not None]
+    if len(times) == len(faults):
+        until = min(times) + timedelta(seconds=slack_s)
+        faults = [fault for fault in faults if fault.at is not None and fault.at <= until]
+        if not slack_s:
+            return min(faults, key=lambda fault: (fault.at, fault.order))
+    return min(faults, key=lambda fault: fault.order)
