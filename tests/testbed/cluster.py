@@ -34,7 +34,7 @@ class BootTimes(NamedTuple):
 
 
 class Testbed:
-    """One to eight simulated Sparks and a controller; use it as a context manager."""
+    """One to sixteen simulated Sparks and a controller; use it as a context manager."""
 
     __test__ = False
 

@@ -8,25 +8,34 @@ counters of the simulated cables), it does, and nothing is faked.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.testbed.network import FABRIC, TWIN, UNCABLED, fabric_address, twin_address
-
-RDMA_DEVICES = {
-    "rocep1s0f0": FABRIC,
-    "rocep1s0f1": UNCABLED[0],
-    "roceP2p1s0f0": TWIN,
-    "roceP2p1s0f1": UNCABLED[1],
-}
-_PCI_IDS = {"vendor": "0x15b3", "device": "0x1021", "subsystem_device": "0x0087"}
-_COUNTERS = ("port_rcv_data", "port_xmit_data", "port_rcv_errors", "port_xmit_wait", "symbol_error")
-_HW_COUNTERS = (
-    "out_of_sequence", "packet_seq_err", "rnr_nak_retry_err", "local_ack_timeout_err",
-    "np_cnp_sent", "rp_cnp_handled", "roce_adp_retrans",
-)  # fmt: skip
+SERVICES = (
+    "cron.service loaded active running Regular background program processing daemon",
+    "dbus.service loaded active running D-Bus System Message Bus",
+    "docker.service loaded active running Docker Application Container Engine",
+    "nvidia-persistenced.service loaded active running NVIDIA Persistence Daemon",
+    "ssh.service loaded active running OpenBSD Secure Shell server",
+    "systemd-timesyncd.service loaded active running Network Time Synchronization",
+)
+"""Units that are active, as ``systemctl list-units --plain --no-legend`` lists them."""
+BUDDYINFO = (
+    "Node 0, zone      DMA      0      0      0      0      0      0      1      1      1      1"
+    "      1      1      1    101 \n"
+    "Node 0, zone   Normal   1203    980    702    611    402    233    121     80     44     21"
+    "     19     12   1417    782 "
+)
+"""A freshly booted node: 782 free blocks of order 13."""
+KERNEL_LOG = (
+    "mlx5_core 0000:01:00.0: mlx5_pcie_event:301:(pid 512): Detected insufficient power on the"
+    " PCIe slot (27W).",
+    "pcieport 0002:00:00.0: AER: Correctable error message received from 0002:01:00.0",
+)
+"""What healthy nodes print, too."""
 
 
 @dataclass(frozen=True)
@@ -34,27 +43,46 @@ class Facts:
     """The hardware of one node; `Node.set_fact` changes fields while the node runs."""
 
     gpu_name: str = "NVIDIA GB10"
-    driver_version: str = "580.95.05"
+    driver_version: str = "580.173.02"
+    driver_module_version: str | None = None
+    """Version of the loaded kernel module; None = the same as the tools'."""
+    cuda_version: str = "13.0"
     compute_cap: str = "12.1"
-    gpu_temperature_c: int = 48
-    gpu_power_w: float = 12.3
+    gpu_temperature_c: int = 39
+    gpu_power_w: float = 4.9
     gpu_utilization_percent: int = 0
-    gpu_clock_sm_mhz: int = 2418
+    gpu_clock_sm_mhz: int = 208
+    gpu_clock_max_sm_mhz: int = 3003
+    gpu_pstate: str = "P8"
+    gpu_clocks_event_reasons: str = "0x0000000000000001"
+    """Bit 0 = idle."""
+    gpu_answers: bool = True
+    """Whether ``nvidia-smi`` finds its driver."""
     compute_apps: tuple[str, ...] = ()
     """Lines of ``nvidia-smi --query-compute-apps=pid,process_name,used_memory``."""
-    mem_total_kib: int = 127_600_000
-    mem_available_kib: int = 121_000_000
+    mem_total_kib: int = 127_600_712
+    mem_available_kib: int = 121_700_352
     mem_free_kib: int | None = None
-    """None = as much as available."""
-    swap_total_kib: int = 0
-    swap_free_kib: int = 0
-    cma_total_kib: int = 0
-    cma_free_kib: int = 0
-    buddyinfo: str = "Node 0, zone   Normal  210  180  160  140  120  100   90   80   70   60 28000"
+    """None = 2 GiB less than available."""
+    cached_kib: int | None = None
+    """None = what is available and not free."""
+    swap_total_kib: int = 16_777_212
+    swap_free_kib: int = 16_777_212
+    cma_total_kib: int = 32_768
+    cma_free_kib: int = 30_112
+    buddyinfo: str = BUDDYINFO
+    compact_stall: int = 12
+    compact_fail: int = 2
+    min_free_kbytes: int = 45_184
     machine: str = "aarch64"
-    kernel_release: str = "6.17.0-1014-nvidia"
-    kernel_log: tuple[str, ...] = ()
-    """Lines that ``dmesg`` prints."""
+    kernel_release: str = "6.17.0-1032-nvidia"
+    kernel_cmdline: str = "root=UUID=5c0ffee0-0000-4000-8000-000000000001 ro quiet splash"
+    kernel_log: tuple[str, ...] = KERNEL_LOG
+    """Lines that ``dmesg`` and ``journalctl -k`` print."""
+    kernel_log_before: tuple[str, ...] = ()
+    """Lines of the boot before; none = that boot's journal was not kept."""
+    services: tuple[str, ...] = SERVICES
+    """Active units of a node that no systemd boots."""
     product_name: str = "NVIDIA_DGX_Spark"
     bios_version: str = "5.36_0ACUM018"
     dgx_release: str = "7.3.1"
@@ -64,14 +92,32 @@ class Facts:
     port_phys_state: str = "5: LinkUp"
     port_rate: str = "200 Gb/sec (4X HDR)"
     link_speed_mbps: int = 200_000
+    active_mtu_bytes: int | None = None
+    """What ``ibv_devinfo`` says; None = what follows from the interface's MTU."""
+    rdma_scale: float = 40.0
+    """Stand-in bandwidth tests multiply what the simulated cable carries by this."""
+    rdma_limit_gbps: float = 96.4
+    """And never tell more than this."""
     pcie_width: int = 4
     pcie_speed: str = "32.0 GT/s PCIe"
     gid_shift: int = 0
     """Moves the IPv4 GIDs to higher indexes, as they do on real nodes after a reboot."""
+    gid_hole: bool = False
+    """Leaves one index free between the v1 and the v2 GID of an IPv4 address."""
     soc_temperature_c: int = 51
     clock_offset_s: float = 0.0
     """What ``date`` adds to the true time; the clock itself is shared with the machine."""
     ntp_synchronized: bool = True
+    firewall: tuple[str, ...] = ()
+    """Rules of an active ``ufw`` (``22/tcp ALLOW IN Anywhere``); none = inactive."""
+    docker_access: bool = True
+    """Whether the plain user may talk to the stand-in for Docker's daemon."""
+    docker_runtimes: tuple[str, ...] = ("io.containerd.runc.v2", "nvidia", "runc")
+    docker_default_runtime: str = "nvidia"
+    docker_images: tuple[dict[str, Any], ...] = ()
+    """Parts of what ``docker image inspect`` says; the rest has usual values."""
+    docker_containers: tuple[dict[str, Any], ...] = ()
+    """Likewise for ``docker inspect`` of containers."""
 
     def changed(self, **values: Any) -> Facts:
         """The same facts with some fields replaced.
@@ -81,110 +127,83 @@ class Facts:
         """
         return replace(self, **values)
 
-
-def _gid_files(port: str, facts: Facts, device: str, number: int) -> dict[str, str]:
-    address = {FABRIC: fabric_address(number), TWIN: twin_address(number)}.get(device)
-    local = f"fe80:0000:0000:0000:4ebb:47ff:fe{number:02x}:{len(device):02x}00"
-    gids = {0: local, 1: local}
-    if address is not None:
-        octets = [int(part) for part in address.split(".")]
-        mapped = "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}".format(*octets)
-        gids |= {2 + facts.gid_shift: mapped, 3 + facts.gid_shift: mapped}
-    files = {}
-    for index in range(16):
-        files[f"{port}/gids/{index}"] = gids.get(index, ":".join(["0000"] * 8))
-        if index in gids:
-            files[f"{port}/gid_attrs/types/{index}"] = (
-                "RoCE v2" if (index - (facts.gid_shift if index > 1 else 0)) % 2 else "IB/RoCE v1"
-            )
-            files[f"{port}/gid_attrs/ndevs/{index}"] = device
-    return files
+    @property
+    def free_kib(self) -> int:
+        """MemFree."""
+        if self.mem_free_kib is not None:
+            return self.mem_free_kib
+        return max(self.mem_available_kib - 2_162_688, self.mem_available_kib // 2)
 
 
-def _rdma_files(facts: Facts, name: str, device: str, number: int) -> dict[str, str]:
-    cabled = device not in UNCABLED
-    base, guid = f"class/infiniband/{name}", f"4cbb:4700:0000:{number:02x}00"
-    port = f"{base}/ports/1"
-    pci = {**_PCI_IDS, "numa_node": "0"}
-    pci |= {"current_link_width": str(facts.pcie_width), "current_link_speed": facts.pcie_speed}
-    files = {
-        f"{base}/fw_ver": facts.nic_firmware,
-        f"{base}/node_type": "1: CA",
-        f"{base}/hca_type": "MT4129",
-        f"{base}/board_id": "NVD0000000087",
-        f"{base}/hw_rev": "0x0",
-        f"{base}/node_guid": guid,
-        f"{base}/sys_image_guid": guid,
-        f"{base}/node_desc": f"spark{number} {name}",
-        f"{port}/state": facts.port_state if cabled else "1: DOWN",
-        f"{port}/phys_state": facts.port_phys_state if cabled else "3: Disabled",
-        f"{port}/rate": facts.port_rate if cabled else "40 Gb/sec (4X QDR)",
-        f"{port}/link_layer": "Ethernet",
-        f"{port}/lid": "0x0",
-        f"{port}/lid_mask_count": "0",
-        f"{port}/sm_lid": "0x0",
-        f"{port}/sm_sl": "0",
-        f"{port}/cap_mask": "0x00010000",
-        f"{port}/pkeys/0": "0xffff",
-        f"{base}/device/net/{device}/dev_port": "0",
-        f"devices/virtual/net/{device}/device/infiniband/{name}/node_type": "1: CA",
-        f"devices/virtual/net/{device}/speed": str(facts.link_speed_mbps if cabled else -1),
-    }
-    files |= {f"{base}/device/{key}": text for key, text in pci.items()}
-    files |= {f"devices/virtual/net/{device}/device/{key}": text for key, text in pci.items()}
-    files |= {f"{port}/counters/{counter}": "0" for counter in _COUNTERS}
-    files |= {f"{port}/hw_counters/{counter}": "0" for counter in _HW_COUNTERS}
-    return files | _gid_files(port, facts, device, number)
-
-
-def sys_files(facts: Facts, number: int) -> dict[str, str]:
-    """Path below /sys -> text, for node ``number``."""
-    files = {
-        "class/infiniband_mad/abi_version": "5",
-        "class/infiniband_verbs/abi_version": "6",
-        "class/dmi/id/product_name": facts.product_name,
-        "class/dmi/id/sys_vendor": "NVIDIA",
-        "class/dmi/id/bios_version": facts.bios_version,
-        "class/thermal/thermal_zone0/temp": str(facts.soc_temperature_c * 1000),
-        "class/thermal/thermal_zone0/type": "acpitz",
-        "class/nvme/nvme0/model": "SAMSUNG MZALC4T0HBL1-00B07",
-        "class/nvme/nvme0/state": "live",
-        "module/nvidia_drm/parameters/modeset": "Y",
-        "module/nvidia_drm/parameters/fbdev": "N",
-    }
-    for index, (name, device) in enumerate(RDMA_DEVICES.items()):
-        files |= _rdma_files(facts, name, device, number)
-        files[f"class/infiniband_verbs/uverbs{index}/ibdev"] = name
-        files[f"class/infiniband_verbs/uverbs{index}/abi_version"] = "1"
-    return {path: text + "\n" for path, text in files.items()}
-
-
-def proc_files(facts: Facts) -> dict[str, str]:
-    """Name below /proc -> text."""
-    free = facts.mem_available_kib if facts.mem_free_kib is None else facts.mem_free_kib
+def _meminfo(facts: Facts) -> str:
+    cached = facts.cached_kib
     rows = {
         "MemTotal": facts.mem_total_kib,
-        "MemFree": free,
+        "MemFree": facts.free_kib,
         "MemAvailable": facts.mem_available_kib,
-        "Buffers": 0,
-        "Cached": max(0, facts.mem_available_kib - free),
+        "Buffers": 65_536,
+        "Cached": max(0, facts.mem_available_kib - facts.free_kib) if cached is None else cached,
         "SwapCached": 0,
+        "Active": 1_048_576,
+        "Inactive": 1_572_864,
+        "Mlocked": 0,
         "SwapTotal": facts.swap_total_kib,
         "SwapFree": facts.swap_free_kib,
-        "Dirty": 0,
-        "Shmem": 0,
+        "Dirty": 128,
+        "AnonPages": 524_288,
+        "Mapped": 262_144,
+        "Shmem": 8_192,
+        "Slab": 393_216,
+        "SReclaimable": 196_608,
+        "CommitLimit": facts.mem_total_kib // 2 + facts.swap_total_kib,
+        "Committed_AS": 2_097_152,
         "CmaTotal": facts.cma_total_kib,
         "CmaFree": facts.cma_free_kib,
     }
     lines = [f"{name + ':':<16}{kib:>8} kB" for name, kib in rows.items()]
-    lines += ["HugePages_Total:       0", "Hugepagesize:       2048 kB"]
-    return {"meminfo": "\n".join(lines) + "\n", "buddyinfo": facts.buddyinfo.rstrip() + "\n"}
+    lines += ["HugePages_Total:       0", "HugePages_Free:        0", "Hugepagesize:       2048 kB"]
+    return "\n".join(lines) + "\n"
+
+
+def proc_files(facts: Facts) -> dict[str, str]:
+    """Path below /proc -> text."""
+    module = facts.driver_module_version or facts.driver_version
+    swaps = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
+    if facts.swap_total_kib:
+        used = facts.swap_total_kib - facts.swap_free_kib
+        swaps += f"{'/swap.img':<40}file\t\t{facts.swap_total_kib}\t\t{used}\t\t-2\n"
+    success = max(0, facts.compact_stall - facts.compact_fail)
+    return {
+        "meminfo": _meminfo(facts),
+        "buddyinfo": facts.buddyinfo.rstrip("\n") + "\n",
+        "swaps": swaps,
+        "vmstat": f"nr_free_pages {facts.free_kib // 4}\npgfault 812345\npgmajfault 1203\n"
+        f"compact_stall {facts.compact_stall}\ncompact_fail {facts.compact_fail}\n"
+        f"compact_success {success}\noom_kill 0\n",
+        "cmdline": f"BOOT_IMAGE=/boot/vmlinuz-{facts.kernel_release} {facts.kernel_cmdline}\n",
+        "driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64"
+        f"  {module}  Release Build  (dvs-builder@U22-I3)\nGCC version:  gcc version 13.3.0\n",
+    }
 
 
 def tool_files(facts: Facts) -> dict[str, str]:
     """Path below the node's folder of stand-in tools -> text."""
     interpreter = Path(sys.executable).resolve()
-    files = {"facts.json": json.dumps(asdict(facts), indent=1) + "\n"}
+    values = asdict(facts)
+    plain = {
+        name: "" if value is None else value
+        for name, value in values.items()
+        if value is None or isinstance(value, str | int | float)
+    }
+    files = {
+        "facts.json": json.dumps(values, indent=1) + "\n",
+        # for tools written in shell: an interpreter's start would cost more than all they do
+        "facts.sh": "".join(f"{name}={shlex.quote(str(v))}\n" for name, v in plain.items()),
+        "services": "".join(f"{line}\n" for line in facts.services),
+        "kernel_log": "".join(f"{line}\n" for line in facts.kernel_log),
+        "kernel_log_before": "".join(f"{line}\n" for line in facts.kernel_log_before),
+        "firewall": "".join(f"{line}\n" for line in facts.firewall),
+    }
     for asset in sorted((Path(__file__).parent / "assets/bin").iterdir()):
         files[f"bin/{asset.name}"] = asset.read_text().replace("@PYTHON@", str(interpreter))
     return files

@@ -11,7 +11,14 @@ from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from tests.testbed.network import FABRIC, MANAGEMENT, MTU_BYTES, TWIN, node_ports
+from tests.testbed.network import (
+    FABRIC,
+    MANAGEMENT,
+    MTU_BYTES,
+    TWIN,
+    add_default_route,
+    node_ports,
+)
 from tests.testbed.shell import run, wait_until
 
 if TYPE_CHECKING:
@@ -120,6 +127,8 @@ def link_down(node: Node, device: str) -> Fault:
 
     def undo() -> None:
         run("ip", "-n", node.namespace, "link", "set", device, "up")
+        if device == MANAGEMENT:
+            add_default_route(node.namespace)
         node.set_fact(port_state=before.port_state, port_phys_state=before.port_phys_state)
 
     return Fault(node, f"{device} down", undo)
@@ -250,6 +259,7 @@ def restore_network(node: Node) -> None:
         size = MTU_BYTES[port.device]
         run("ip", "-n", node.namespace, "link", "set", port.device, "mtu", size, "up")
         run("ip", "-n", node.network.switch, "link", "set", port.switch_side, "mtu", 9000, "up")
+    add_default_route(node.namespace)
 
 
 def wait_listening(node: Node) -> None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.testbed.shell import TestbedError, run, run_batch
 
-MANAGEMENT = "mgmt0"
+MANAGEMENT = "enP7s7"
+"""The name of a Spark's own 10 GbE port."""
 FABRIC = "enp1s0f0np0"
 TWIN = "enP2p1s0f0np0"
 """The second PCIe half of the cabled port."""
@@ -38,17 +39,17 @@ class Port(NamedTuple):
 
 
 def management_address(number: int) -> str:
-    """Management address of node ``number`` (1..8)."""
+    """Management address of node ``number`` (1..16)."""
     return f"10.77.0.{10 + number}"
 
 
 def fabric_address(number: int) -> str:
-    """Fabric address of node ``number`` (1..8)."""
+    """Fabric address of node ``number`` (1..16)."""
     return f"10.77.1.{10 + number}"
 
 
 def twin_address(number: int) -> str:
-    """Address of the fabric port's second half on node ``number`` (1..8)."""
+    """Address of the fabric port's second half on node ``number`` (1..16)."""
     return f"10.77.2.{10 + number}"
 
 
@@ -84,13 +85,18 @@ class Network:
             for line in (f"link add {bridge} type bridge", f"link set {bridge} mtu 9000 up")
         ]
         run_batch(["ip", "-n", self.switch], bridges)
-        self._plug(self.controller, [Port(MANAGEMENT, "brm", "mctl", CONTROLLER_ADDRESS)], ())
+        self._plug(self.controller, [Port(MANAGEMENT, "brm", "mctl", CONTROLLER_ADDRESS)], {})
+        # a gateway that leads nowhere and says so: what a node sends to the world fails at once
+        run("ip", "-n", self.controller, "route", "add", "unreachable", "default")
+        for setting in ("net.ipv4.ip_forward=1", "net.ipv4.icmp_ratelimit=0"):
+            run("nsenter", f"--net=/run/netns/{self.controller}", "sysctl", "-qw", setting)
         for number, namespace in self.nodes.items():
-            self._plug(namespace, node_ports(number), UNCABLED)
+            uncabled = {device: f"u{index}-{number}" for index, device in enumerate(UNCABLED)}
+            self._plug(namespace, node_ports(number), uncabled)
+            add_default_route(namespace)
 
-    def _plug(self, namespace: str, ports: Sequence[Port], uncabled: Sequence[str]) -> None:
-        pairs = [(port.device, port.switch_side) for port in ports]
-        pairs += [(device, f"u{index}-{namespace[-1]}") for index, device in enumerate(uncabled)]
+    def _plug(self, namespace: str, ports: Sequence[Port], uncabled: Mapping[str, str]) -> None:
+        pairs = [(port.device, port.switch_side) for port in ports] + list(uncabled.items())
         run_batch(
             ["ip"],
             [
@@ -116,10 +122,16 @@ class Network:
         remove_namespaces(self.prefix)
 
 
+def add_default_route(namespace: str) -> None:
+    """Give a node its way to the world; it is lost whenever the management link goes down."""
+    run("ip", "-n", namespace, "route", "replace", "default", "via", CONTROLLER_ADDRESS,
+        "dev", MANAGEMENT)  # fmt: skip
+
+
 def namespaces_of(prefix: str) -> list[str]:
     """Names below /run/netns that belong to a cluster."""
     folder = Path("/run/netns")
-    pattern = re.compile(re.escape(prefix) + r"-(sw|ctl|spark\d)")
+    pattern = re.compile(re.escape(prefix) + r"-(sw|ctl|spark\d+)")
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     return [name for name in names if pattern.fullmatch(name)]
 

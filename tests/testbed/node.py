@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.testbed import disk as disks
 from tests.testbed import facts as hardware
-from tests.testbed import faults, processes
+from tests.testbed import faults, processes, sysfs
 from tests.testbed.faults import Fault
 from tests.testbed.network import (
     FABRIC,
@@ -28,7 +28,7 @@ from tests.testbed.shell import TestbedError, run, wait_until
 
 
 class Node:
-    """Node ``number`` (1..8) of a cluster, called ``spark<number>``."""
+    """Node ``number`` (1..16) of a cluster, called ``spark<number>``."""
 
     def __init__(self, number: int, folder: Path, network: Network, options: Options) -> None:
         self.number = number
@@ -55,6 +55,11 @@ class Node:
                 self.host_key_file)  # fmt: skip
         disks.copy_tools(self.folder / "fake")
         self._render()
+        for path, target in sysfs.sys_links().items():
+            place = self.folder / "fake/sys" / path
+            if not place.is_symlink():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.symlink_to(target)
         self.disk.create(public_key, self.host_key_file)
 
     @property
@@ -238,6 +243,8 @@ class Node:
         """
         self.facts = self.facts.changed(**values)
         self._render()
+        if self.running and "min_free_kbytes" in values:
+            self.write("/proc/sys/vm/min_free_kbytes", f"{self.facts.min_free_kbytes}\n")
 
     def set_sys(self, path: str, text: str) -> None:
         """Overwrite one simulated file below /sys by hand, until the next `set_fact`.
@@ -253,7 +260,7 @@ class Node:
     def _render(self) -> None:
         fake = self.folder / "fake"
         trees = {
-            "sys": hardware.sys_files(self.facts, self.number),
+            "sys": sysfs.sys_files(self.facts, self.number),
             "proc": hardware.proc_files(self.facts),
             "": hardware.tool_files(self.facts),
         }

@@ -33,8 +33,8 @@ class Options:
     """Of the dropped ones, those that nodes keep (a node that runs dockerd needs mknod)."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.nodes <= 8:
-            raise ValueError(f"nodes = {self.nodes}, expected 1 to 8")
+        if not 1 <= self.nodes <= 16:
+            raise ValueError(f"nodes = {self.nodes}, expected 1 to 16")
         if "sys_time" in self.keep_capabilities:
             raise ValueError("a node never gets sys_time: it would set the machine's clock")
 

@@ -96,7 +96,7 @@ def test_a_shaped_link_is_slower_in_both_directions(inside: Testbed) -> None:
         for source, sink in ((node, inside.nodes[1]), (inside.nodes[1], node)):
             # 1 MiB at 16 Mbit/s takes 0.52 s, less the 64 KiB bucket
             assert transfer_s(source, sink, 1 << 20) > 0.4
-    assert "tbf" not in node.in_network("tc", "qdisc", "show", "dev", "mgmt0").stdout
+    assert "tbf" not in node.in_network("tc", "qdisc", "show", "dev", "enP7s7").stdout
 
 
 def transfer_s(source: Node, sink: Node, size_bytes: int) -> float:

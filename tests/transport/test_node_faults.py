@@ -139,7 +139,7 @@ def test_a_forbidden_folder_says_so(hosts):
 def test_a_node_that_dies_during_a_put_keeps_the_old_file(hosts, testbed):
     host, node = hosts["spark3"], testbed.nodes[2]
     host.put(b"old", "/home/spark/deep/file")
-    node.rate(20, device="mgmt0")
+    node.rate(20, device="enP7s7")
 
     def put():
         try:

@@ -6,14 +6,20 @@ fake=/usr/local/fake
 real=/run/testbed-sys
 mkdir -p "$real"
 mount -t sysfs -o ro sysfs "$real"
-for part in class devices module; do
+for part in bus class devices module; do
   mount -t overlay overlay -o "ro,lowerdir=$fake/sys/$part:$real/$part" "/sys/$part"
 done
-for name in meminfo buddyinfo; do mount --bind "$fake/proc/$name" "/proc/$name"; done
+for name in meminfo buddyinfo swaps vmstat cmdline; do
+  mount --bind "$fake/proc/$name" "/proc/$name"
+done
+# a kernel with a module that registers there has the folder
+[ ! -d /proc/driver ] || mount --bind "$fake/proc/driver" /proc/driver
 mkdir -p /run/fake-vm
-for name in swappiness overcommit_memory min_free_kbytes drop_caches max_map_count nr_hugepages \
+for name in swappiness overcommit_memory drop_caches compact_memory max_map_count nr_hugepages \
   compaction_proactiveness vfs_cache_pressure; do
   if [ -r "/proc/sys/vm/$name" ]; then cat "/proc/sys/vm/$name"; else echo 0; fi \
     >"/run/fake-vm/$name"
 done
+. "$fake/facts.sh"
+echo "$min_free_kbytes" >/run/fake-vm/min_free_kbytes
 mount --bind /run/fake-vm /proc/sys/vm
