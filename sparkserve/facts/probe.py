@@ -39,6 +39,10 @@ class Context:
     """Interpreter of the runtime; None = do not look for one."""
     model_path: str | None = None
     engram_dir: str | None = None
+    peers: tuple[str, ...] = ()
+    """Management addresses of the other nodes."""
+    fabric_peers: tuple[str, ...] = ()
+    """Addresses of the other nodes on the fast network."""
 
 
 @dataclass(frozen=True)
