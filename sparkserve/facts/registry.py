@@ -6,10 +6,12 @@ from typing import Any
 
 from sparkserve.facts import (
     bandwidth,
+    baseline,
     checkpoint,
     containers,
     environment,
     eval_records,
+    exports,
     filesystems,
     firewall,
     gpu,
@@ -59,9 +61,9 @@ PACK: tuple[Probe[Any], ...] = (host.IDENTITY, runtime.PYTHON, *ENGRAM, storage.
 ALL: tuple[Probe[Any], ...] = tuple(dict.fromkeys((*LAUNCH, *PACK)))
 
 _THEMES = (
-    rdma, links, routes, firewall, bandwidth, unified, kernel, kernel_log, gpu, services,
-    containers, ssh, tools, filesystems, weights, sockets, logs, samples, environment, rendered,
-    replies, eval_records, packing, wanted, model_config,
+    rdma, links, routes, firewall, bandwidth, unified, kernel, kernel_log, gpu, services, baseline,
+    containers, ssh, tools, filesystems, exports, weights, sockets, logs, samples, environment,
+    rendered, replies, eval_records, packing, wanted, model_config,
 )  # fmt: skip
 READERS: tuple[Reader, ...] = tuple(reader for theme in _THEMES for reader in theme.READERS)
 """Every kind of text that is understood; the first that takes a reading reads it."""

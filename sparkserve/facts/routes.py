@@ -233,7 +233,7 @@ READERS: tuple[Reader, ...] = (
         commands=(r"ip (?:-\S+ )*a(?:d|dd|ddr|ddress)?\b.*", r"ifconfig\b.*"),
     ),
     Reader("routes.table", (Routes,), _ip_route, commands=(r"ip (?:-\S+ )*r(?:o|ou|oute)?\b.*",)),
-    Reader("routes.old", (Routes,), _route_n, commands=(r"(?:route|netstat) .*-\w*n.*",)),
+    Reader("routes.old", (Routes,), _route_n, commands=(r"route .*-\w*n.*|netstat .*-\w*r.*",)),
     Reader("routes.names", (HostAnswers,), _getent, commands=(r"getent ahosts(?:v4|v6)? \S+",)),
 )
 ASKS: tuple[Ask, ...] = (

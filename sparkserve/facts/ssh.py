@@ -85,6 +85,20 @@ class KnownHosts(Fact):
     hosts: tuple[KnownHost, ...] = ()
 
 
+class AddressTest(Model):
+    """Whether a TCP connection to one address could be made."""
+
+    address: str
+    port: int = 22
+    is_open: bool
+
+
+class AddressTests(Fact):
+    """Addresses that were tried for logins and copies, from one place."""
+
+    tests: tuple[AddressTest, ...] = ()
+
+
 class Sudo(Fact):
     """Whether sudo works without a password."""
 
@@ -247,6 +261,28 @@ def _known(reading: Reading) -> Iterator[KnownHosts]:
     yield KnownHosts(hosts=(known,))
 
 
+_TRIED = re.compile(
+    r"\[?(?P<address>[\w.:%-]*[\w])\]?(?:[: ](?:port )?(?P<port>\d{1,5}))?(?:/tcp)?(?: \(\w+\))?"
+    r"(?: port \[tcp/\S+\])?\s*(?:[:=-]>?)?\s+(?P<result>ok|open|succeeded|success|connected|"
+    r"time[d-]?[ -]?out|refused|unreachable|no route to host|filtered|closed|fail(?:ed)?)\b",
+    re.IGNORECASE,
+)
+
+
+def _tests(reading: Reading) -> Iterator[AddressTests]:
+    found = []
+    for line in reading.text.splitlines():
+        line = re.sub(r"^nc: connect to |^Connection to |^\S+ to (?=\S+ port)", "", line.strip())
+        row = _TRIED.match(re.sub(r"\(tcp\) failed: Connection ", "", line))
+        if row:
+            good = row["result"].lower() in ("ok", "open", "succeeded", "success", "connected")
+            port = int(row["port"] or 22)
+            found.append(AddressTest(address=row["address"], port=port, is_open=good))
+    if not found:
+        raise UnusableOutput("no line ADDRESS RESULT")
+    yield AddressTests(tests=tuple(found))
+
+
 def _sudo(reading: Reading) -> Iterator[Sudo]:
     text, rc = reading.text.strip(), reading.rc
     if (told := re.search(r"(?:^|\brc=?\s*)(\d{1,3})$", text)) and "$?" in (reading.command or ""):
@@ -289,9 +325,13 @@ READERS: tuple[Reader, ...] = (
     Reader("ssh.known", (KnownHosts,), _known, commands=(r"ssh-keygen .*-F.*",)),
     Reader("ssh.agent", (Agent,), _agent, commands=(r"ssh-add (?:.* )?-[lL].*",)),
     Reader(
+        "ssh.tests", (AddressTests,), _tests, commands=(r"nc .*-\w*z.* 22\b.*",),
+        whats=(r"(?:ssh |tcp )?connect(?:ion)? tests?\b.*", r".*connect.*\bport 22\b.*"),
+    ),
+    Reader(
         "ssh.sudo", (Sudo,), _sudo,
         # What is left of `sudo -n ...` without its first two words comes second.
-        commands=(r"sudo (?:-\w+ )*(?:true|-v|-l|id|whoami|echo \S+|-\w*v)\b.*", r"(?:true|-v|-l)\b.*"),
+        commands=(r"sudo (?:-\w+ )*(?:true|-v|-l|id|whoami|echo \S+)\b.*", r"(?:true|-v|-l)\b.*"),
     ),
     Reader(
         "ssh.account", (Account,), _account,
