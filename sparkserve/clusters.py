@@ -24,7 +24,7 @@ from sparkserve.paths import config_dir
 from sparkserve.tomlfile import emit_toml, read_toml
 
 LOCAL_NAME = "this-machine"
-MAX_NODES = 8
+MAX_NODES = 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?\.?")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")

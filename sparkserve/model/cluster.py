@@ -38,8 +38,8 @@ class Cluster(Model):
 
     name: str
     """Equals the file's name."""
-    nodes: tuple[Node, ...] = Field(min_length=1, max_length=8)
-    """Rank 0 first."""
+    nodes: tuple[Node, ...] = Field(min_length=1, max_length=16)
+    """Rank 0 first. One run takes 8 at most; a fleet may have more to look after."""
     topology: Topology = "switch"
     """How the fast network is wired."""
     root: str = "~/sparkserve"

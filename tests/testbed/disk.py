@@ -95,6 +95,10 @@ class Disk:
         _write(etc / "sudoers.d/spark", f"{USER} ALL=(ALL) NOPASSWD:ALL\n", 0o440)
         _write(etc / "ssh/testbed_sshd_config", (ASSETS / "sshd_config").read_text())
         _write(etc / "ssh/testbed_hostkey", host_key.read_text(), 0o600)
+        _write(etc / "ssh/testbed_hostkey.pub", host_key.with_suffix(".pub").read_text())
+        # under the usual name, and without the machine's own keys, which all nodes would share
+        _link(etc / "ssh/ssh_host_ed25519_key.pub", "testbed_hostkey.pub")
+        os.setxattr(etc / "ssh", "trusted.overlay.opaque", b"y")
         if self.options.init == "systemd":
             self._write_units(etc / "systemd/system")
 

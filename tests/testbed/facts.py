@@ -79,7 +79,7 @@ class Facts:
     kernel_cmdline: str = "root=UUID=5c0ffee0-0000-4000-8000-000000000001 ro quiet splash"
     kernel_log: tuple[str, ...] = KERNEL_LOG
     """Lines that ``dmesg`` and ``journalctl -k`` print."""
-    kernel_log_before: tuple[str, ...] = ()
+    kernel_log_before: tuple[str, ...] = KERNEL_LOG
     """Lines of the boot before; none = that boot's journal was not kept."""
     services: tuple[str, ...] = SERVICES
     """Active units of a node that no systemd boots."""

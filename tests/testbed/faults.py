@@ -171,16 +171,30 @@ def readonly(node: Node, mount_point: str) -> Fault:
     )
 
 
+def hidden(node: Node, path: str) -> Fault:
+    """Let a program or file be there no more: what lies in its place can be run by nobody."""
+    _inside(node, ["mount", "--bind", "/dev/null", path])
+    return Fault(node, f"{path} hidden", lambda: _inside(node, ["umount", path]), scope="boot")
+
+
+def replaced(node: Node, path: str, text: str) -> Fault:
+    """Give a file of the node another text; owner and mode stay."""
+    before = node.read(path)
+    node.write(path, text)
+    return Fault(node, f"{path} replaced", lambda: node.write(path, before), scope="disk")
+
+
 def changed_host_key(node: Node) -> Fault:
     """Give the node another SSH host key, as a reinstalled (or an impostor's) machine has."""
     path = "/etc/ssh/testbed_hostkey"
-    before = node.read(path)
+    before, public = node.read(path), node.read(f"{path}.pub")
     node.inside(["sh", "-ec", f"rm -f {path} {path}.pub && ssh-keygen -qt ed25519 -N '' -f {path}"])
     node.sshd_stop()
     node.sshd_start()
 
     def undo() -> None:
         node.write(path, before)
+        node.write(f"{path}.pub", public)
         node.sshd_stop()
         node.sshd_start()
 

@@ -355,6 +355,14 @@ class Node:
         """See `faults.readonly`."""
         return faults.readonly(self, mount_point)
 
+    def hide(self, path: str) -> Fault:
+        """See `faults.hidden`."""
+        return faults.hidden(self, path)
+
+    def replace(self, path: str, text: str) -> Fault:
+        """See `faults.replaced`."""
+        return faults.replaced(self, path, text)
+
     def replace_host_key(self) -> Fault:
         """See `faults.changed_host_key`."""
         return faults.changed_host_key(self)
