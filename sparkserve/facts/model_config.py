@@ -1,4 +1,4 @@
-"""``config.json`` of a checkpoint: the sizes that decide how a model can be split and what it needs."""
+"""``config.json`` of a checkpoint: the sizes that decide how it splits and what it needs."""
 
 from __future__ import annotations
 
