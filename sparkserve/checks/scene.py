@@ -57,7 +57,7 @@ class Scene:
         return reduce(Wanted.merged, (fact for _, fact, _ in self.seen(Wanted)), Wanted())
 
     def nodes(self) -> Iterator[tuple[int, str, NodeFacts]]:
-        """(rank, name, probes' facts) of every node in rank order; unreachable ones are left out."""
+        """(rank, name, probes' facts) of every node that answered, in rank order."""
         for rank, node in enumerate(self.cluster.nodes):
             if self.facts[node.name].values:
                 yield rank, node.name, self.facts[node.name]

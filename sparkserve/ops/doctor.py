@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkserve.checks.check import Check
-from sparkserve.checks.diagnose import diagnose
+from sparkserve.checks.diagnose import CLUSTER, PROFILE, diagnose
 from sparkserve.checks.registry import ALL
 from sparkserve.errors import ConfigError
+from sparkserve.model.cluster import Cluster
 from sparkserve.model.diagnosis import Bundle, DoctorResult, Unread
 from sparkserve.model.event import Observer
 from sparkserve.model.finding import Finding, Outcome
+from sparkserve.model.profile import Profile
 from sparkserve.model.reading import Reading
 from sparkserve.ops import bundle as bundles
 from sparkserve.ops.doctor_live import Subject, no_connection, read_cluster, wish_readings
@@ -57,14 +59,7 @@ def run(request: DoctorRequest, doors: Doors, observer: Observer) -> DoctorResul
     _phase(emitter, 3, "judge", subject)
     if request.save is not None:
         bundles.save(request.save, read, doors.now())
-    result = judged(read, request.checks, for_launch=request.for_launch)
-    return result.model_copy(
-        update={
-            "cluster": subject.cluster,
-            "profile": subject.profile.name if subject.profile else None,
-            "strict": request.strict,
-        }
-    )
+    return judged(read, request.checks, for_launch=request.for_launch, strict=request.strict)
 
 
 def judged(
@@ -81,8 +76,14 @@ def judged(
         first = str(error).splitlines()[0]
         raise ConfigError(f"the bundle's profile or cluster cannot be read: {first}") from error
     findings = diagnosis.findings if for_launch else _while_serving(diagnosis.findings, checks)
-    unread = (*bundle.unread, *(_unread(reading) for reading in diagnosis.unread))
-    return DoctorResult(findings=findings, unread=unread, strict=strict)
+    told = {reading.what: reading.text for reading in bundle.readings}
+    return DoctorResult(
+        findings=findings,
+        unread=(*bundle.unread, *(_unread(reading) for reading in diagnosis.unread)),
+        cluster=Cluster.model_validate_json(told[CLUSTER]) if CLUSTER in told else None,
+        profile=Profile.model_validate_json(told[PROFILE]).name if PROFILE in told else None,
+        strict=strict,
+    )
 
 
 def _subject(request: DoctorRequest, seen: Seen) -> Subject:

@@ -5,10 +5,11 @@ A node that cannot be reached is a reading, too, so that the others are judged a
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
@@ -45,15 +46,20 @@ class Subject:
     named: str | None = None
     """How the user named profile and nodes, as options of a command."""
 
-    @property
-    def context(self) -> Context:
-        """What the questions to a node need to know of the wish."""
+    def context(self, node: Node) -> Context:
+        """What the questions to one node need to know of the wish and of the others."""
+        others = [other for other in self.cluster.nodes if other.name != node.name]
+        context = Context(
+            root=self.cluster.root,
+            peers=tuple(other.host for other in others if _is_address(other.host)),
+            fabric_peers=tuple(o.fabric_address for o in others if o.fabric_address is not None),
+        )
         profile = self.profile
         if profile is None:
-            return Context(root=self.cluster.root)
+            return context
         python = profile.engine.python
-        return Context(
-            root=self.cluster.root,
+        return replace(
+            context,
             python=self.this_python if python == THIS_PYTHON else python,
             model_path=profile.model.path,
             engram_dir=profile.engram.directory,
@@ -132,7 +138,7 @@ def _read_node(subject: Subject, node: Node, host: Host, doors: Doors) -> Bundle
     marker = f"@@sparkserve-{secrets.token_hex(8)}"
     questions = subject.questions
     begun = doors.now()
-    result = host.script(compose(questions, subject.context, marker), timeout_s=READ_LIMIT_S)
+    result = host.script(compose(questions, subject.context(node), marker), timeout_s=READ_LIMIT_S)
     sections = split(result.stdout, marker)
     connection = _connected(node, result, bool(sections))
     readings = [connection, _collection(node.name, begun, result.elapsed_s)]
@@ -189,6 +195,15 @@ def _unanswered(node: str, ask: Ask) -> Unread:
         reason=f"the node's answer ended before it; each question has {PROBE_LIMIT_S} s, "
         f"all together {READ_LIMIT_S:.0f} s",
     )  # fmt: skip
+
+
+def _is_address(host: str) -> bool:
+    """Whether a host is an address: a name of the controller may mean nothing to a node."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _own(what: str, text: str, format: Literal["json", "text"] = "json") -> Reading:

@@ -36,15 +36,16 @@ _SECRETS = (
 )
 _NAMED_SECRET = re.compile(
     r"""(?ix)
-    (?P<name>["']?(?:--)?[\w.-]*(?:
+    (?P<name>(?:
         api[_-]?key | access[_-]?key | secret(?:[_-]?key)? | auth[_-]?key | private[_-]?key
-        | (?<![a-z]) (?:[a-z]+[_-])? token | password | passwd | passphrase | psk | cookie
+        | token | password | passwd | passphrase | psk | cookie
     )["']?)
     (?P<gap>\s*[:=]\s*|\ +(?=\S))
     (?P<quote>["']?)
     (?P<value>[^\s"',;}\])]+)
     """
 )
+_OPTION = re.compile(r"(?:^|[\s\"'])--[\w-]*$")
 _NO_SECRET = re.compile(
     r"(?i)(?:none|null|true|false|yes|no|on|off|\*+|<.*|\$.*|\{.*|-.*|[\d.,]+|/\S*|~/\S*)"
 )
@@ -120,10 +121,11 @@ def _rules(texts: Sequence[str]) -> Callable[[str], str]:
 
 
 def _hidden(match: re.Match[str]) -> str:
-    value = match["value"]
-    option = match["gap"].isspace()
-    # "the token is" is prose; an option's value follows a blank, too.
-    if _NO_SECRET.fullmatch(value) or (option and not match["name"].strip("\"'").startswith("--")):
+    if _NO_SECRET.fullmatch(match["value"]):
+        return match[0]
+    before = match.string[max(0, match.start() - 40) : match.start()]
+    # "the token is" is prose; only an option's value follows a blank.
+    if match["gap"].isspace() and not _OPTION.search(before):
         return match[0]
     return f"{match['name']}{match['gap']}{match['quote']}{HIDDEN}"
 
