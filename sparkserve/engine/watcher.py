@@ -34,9 +34,12 @@ _EXCEPTION = re.compile(
 _EXCEPTION_ROW = Pattern(
     "exception", re.compile(r"(?P<what>.*)", re.DOTALL), "fault", "the engine raised {what}"
 )
+_GENERIC = ("exception", "traceback")
+_NEAR_LINES = 20
+"""Lines within which an exception is explained. [proposal]"""
 _MILD = re.compile(
     r"(?i)\bwarn(?:ing)?\b|\bignor(?:e|ed|ing)\b|\bfall(?:s|ing)? ?back\b|\bretry|\bnon-?fatal\b"
-    r"|\bINFO\b|\bDEBUG\b|KeyboardInterrupt|SystemExit|CancelledError"
+    r"|\bINFO\b|\bDEBUG\b|(?:^|\[)W\d{3,4} |KeyboardInterrupt|SystemExit|CancelledError"
 )
 _LOUD = re.compile(r"NCCL (?:WARN|INFO)|sparkserve: FATAL")
 """Words of a level that say nothing about how grave the line is."""
@@ -138,7 +141,9 @@ class Watcher:
             return None
         found = [fault for fault in open_faults if self._gravity(fault) == gravest]
         first = earliest(found, slack_s)
-        return self._stalled_by(first, open_faults) if first.pattern.yields else first
+        if first.pattern.yields:
+            return self._stalled_by(first, open_faults)
+        return self._explained(first, found) if first.pattern.name in _GENERIC else first
 
     def open(self) -> list[Fault]:
         """Faults and consequences after which their rank did no work any more; lasting ones too."""
@@ -178,6 +183,18 @@ class Watcher:
             for f in later
             if f.pattern.weight == "fault" and not f.pattern.lasting and not f.is_mild
         )
+
+    @staticmethod
+    def _explained(fault: Fault, others: list[Fault]) -> Fault:
+        """The line right after an exception that says what it was about, where there is one."""
+        near = (
+            other
+            for other in others
+            if other.rank == fault.rank
+            and other.pattern.name not in _GENERIC
+            and fault.order < other.order <= fault.order + _NEAR_LINES
+        )
+        return next(near, fault)
 
     @staticmethod
     def _stalled_by(fault: Fault, others: list[Fault]) -> Fault:

@@ -1,0 +1,128 @@
+"""How containers ended: dead while somebody waits for them, or killed without a word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from sparkserve.checks.check import Check, Judgement
+from sparkserve.checks.scene import Scene
+from sparkserve.facts.container_kinds import Container, Containers
+from sparkserve.facts.kernel_log import KernelLog
+from sparkserve.facts.samples import StateSamples
+
+DEAD_SAMPLES = 3
+"""Samples in a row that must say that the container is gone (case ENG_DEAD_WORKER_WAIT)."""
+_DEAD = ("exited", "dead", "missing", "removing")
+_KILLED = 137
+_TASK = re.compile(
+    r"oom-kill:(?=.*task_memcg=(?P<group>[^,\s]*))(?=.*\btask=(?P<name>[^,]+))"
+    r"(?=.*\bpid=(?P<pid>\d+))"
+)
+_VICTIM = re.compile(r"(?i)out of memory: Killed process (?P<pid>\d+) \((?P<name>[^)]+)\)")
+
+
+class Kill(NamedTuple):
+    """One process that the kernel killed for memory."""
+
+    pid: str
+    name: str
+    group: str | None
+    """Its control group; None where the kernel's lines do not say."""
+    is_global: bool
+    """Whether the whole node was out of memory, not one control group."""
+
+
+def kills(lines: tuple[str, ...]) -> list[Kill]:
+    """Every kill for memory in a kernel's log, in order."""
+    found: dict[str, Kill] = {}
+    for line in lines:
+        if task := _TASK.search(line):
+            everywhere = "global_oom" in line or "CONSTRAINT_NONE" in line
+            found[task["pid"]] = Kill(task["pid"], task["name"], task["group"], everywhere)
+        elif victim := _VICTIM.search(line):
+            everywhere = "cgroup" not in line
+            found.setdefault(victim["pid"], Kill(victim["pid"], victim["name"], None, everywhere))
+    return list(found.values())
+
+
+def _belongs(kill: Kill, box: Container) -> bool:
+    """Whether the killed process was in this container, by the control group's name."""
+    return bool(box.id and kill.group and box.id[:12] in kill.group)
+
+
+def _exits(scene: Scene) -> Iterator[Judgement]:
+    for place, fact in scene.each(Containers):
+        for box in fact.containers:
+            if box.exit_code == _KILLED:
+                yield _killed(scene, place, box)
+
+
+def _killed(scene: Scene, place: str | None, box: Container) -> Judgement:
+    log = scene.near(place, KernelLog)
+    name = box.name or box.id or "the container"
+    found = kills(log.lines) if log is not None else []
+    own = next((kill for kill in found if _belongs(kill, box)), None)
+    nameless = next((kill for kill in found if kill.group is None), None)
+    kill = own or nameless
+    flag = "" if box.oom_killed is None else f", although OOMKilled={str(box.oom_killed).lower()}"
+    if kill is not None:
+        kind = "global OOM" if kill.is_global else "OOM of a control group"
+        inside = "in this container" if own else "not said in which container"
+        return Judgement(
+            place, "fail",
+            observed=f"{name} ended with 137: kernel {kind}, victim {kill.name} (pid {kill.pid}) "
+            f"{inside}{'' if box.oom_killed else flag}",
+            expected="no kill",
+            why="Docker sets OOMKilled only where the container's own limit was hit; when the node "
+            "runs out, the kernel's log alone says so",
+        )  # fmt: skip
+    if box.oom_killed:
+        return Judgement(
+            place,
+            "fail",
+            observed=f"{name} ended with 137: it hit its own memory limit (OOMKilled=true)",
+            expected="no kill",
+            fix="raise the container's memory limit, or lower what the engine takes",
+        )
+    unseen = "the kernel's log was not read" if log is None else "no kill in the kernel's log"
+    return Judgement(
+        place, "unknown", severity="info",
+        observed=f"{name} ended with 137: SIGKILL, cause unknown ({unseen})",
+        fix="dmesg -T | grep -iE 'oom-kill|out of memory'; journalctl | grep -i SIGKILL",
+    )  # fmt: skip
+
+
+def _dead(scene: Scene) -> Iterator[Judgement]:
+    for place, samples in scene.each(StateSamples):
+        gone = 0
+        for number, state in enumerate(samples.states, 1):
+            gone = gone + 1 if state in _DEAD else 0
+            if gone == DEAD_SAMPLES:
+                yield Judgement(
+                    place, "fail", verdict="ABORT",
+                    observed=f"the container is {state} in sample {number}, "
+                    f"the {DEAD_SAMPLES}rd in a row",
+                    expected="a running container while the launch waits",
+                )  # fmt: skip
+                break
+
+
+ENDS: tuple[Check, ...] = (
+    Check(
+        "PROGRESS.DEAD_WORKER", "ENG_DEAD_WORKER_WAIT", "No launch waits for a dead rank",
+        ("launch",), "error", "engine", (StateSamples,), _dead,
+        why="rank 0 waits for ever for a worker whose container has ended",
+        fix="stop every rank and read the log of the one that ended: docker logs NAME",
+        symptom="/health refuses connections for half an hour; a worker's container has exited.",
+        text_only="the guards of a run notice the end of a rank at once; samples need minutes",
+    ),
+    Check(
+        "PROGRESS.EXIT_137", "ENG_EXIT_137", "A killed container has a known cause",
+        ("watch", "doctor"), "error", "memory", (), _exits,
+        why="137 is SIGKILL, and only the kernel's log, a guard's journal or docker say by whom",
+        fix="lower what the ranks take together: sparkserve plan",
+        symptom="A container is gone with exit code 137, and nothing in its log says why.",
+    ),
+)  # fmt: skip
