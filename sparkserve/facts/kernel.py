@@ -34,6 +34,9 @@ class HostVersions(Fact):
     """DMI product name."""
     page_bytes: int | None = None
     """``getconf PAGESIZE``."""
+    boot_id: str | None = None
+    """The kernel's own name of this boot."""
+    uptime_s: float | None = None
 
 
 _RELEASE = re.compile(r"\d+\.\d+\.\d+(?:[-+]\S+)?")
@@ -105,7 +108,7 @@ def _own(reading: Reading) -> Iterator[HostVersions]:
     """The answer of our own script, as ``key=value`` lines."""
     fields = parse_keyed(reading.text)
     values: dict[str, object] = {key: fields[key] for key in _PLAIN if fields.get(key)}
-    page = fields.get("page_bytes", "")
+    page, up = fields.get("page_bytes", ""), fields.get("uptime_s", "")
     module = _MODULE.search("NVRM version: " + fields.get("nvrm", ""))
     firmware = dict(
         pair.split(":", 1)
@@ -117,11 +120,12 @@ def _own(reading: Reading) -> Iterator[HostVersions]:
     yield HostVersions.model_validate(
         values
         | {"page_bytes": int(page) if page.isdecimal() else None}
+        | {"uptime_s": float(up) if re.fullmatch(r"\d{1,10}(?:\.\d+)?", up) else None}
         | {"driver_module": module[1] if module else None, "nic_firmware": firmware or None}
     )
 
 
-_PLAIN = ("kernel", "cmdline", "architecture", "bios", "dgx_os", "docker", "product")
+_PLAIN = ("kernel", "cmdline", "architecture", "bios", "dgx_os", "docker", "product", "boot_id")
 
 
 def _script(_: Context) -> str:
@@ -130,6 +134,8 @@ echo "kernel=$(uname -r)"
 echo "architecture=$(uname -m)"
 echo "cmdline=$(cat /proc/cmdline)"
 echo "page_bytes=$(getconf PAGESIZE)"
+echo "boot_id=$(cat /proc/sys/kernel/random/boot_id 2>/dev/null)"
+echo "uptime_s=$(cut -d ' ' -f 1 /proc/uptime 2>/dev/null)"
 echo "nvrm=$(sed -n 's/^NVRM version: *//p' /proc/driver/nvidia/version 2>/dev/null)"
 fw=
 for file in /sys/class/infiniband/*/fw_ver; do

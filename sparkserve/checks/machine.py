@@ -1,0 +1,87 @@
+"""What several checks must know of a place: whether it is a Spark, and what shows a fact."""
+
+from __future__ import annotations
+
+import re
+from functools import reduce
+from typing import TypeVar
+
+from sparkserve.checks.scene import Scene, evidence
+from sparkserve.facts.gpu import NO_TOOL, Gpus
+from sparkserve.facts.kernel import HostVersions
+from sparkserve.facts.reader import Fact
+
+F = TypeVar("F", bound=Fact)
+
+# Product names of the makers' GB10 boxes; nobody verified the list on the machines.
+_PRODUCTS = re.compile(
+    r"(?i)spark|gb10|ascent gx10|zgx nano|thinkstation pgx|edgexpert|ai top atom|veriton gn100"
+)
+
+
+def is_spark(scene: Scene, place: str | None) -> bool | None:
+    """Whether the place is a DGX Spark or a sibling; None = nothing there tells."""
+    gpus, versions = scene.of(place, Gpus), scene.of(place, HostVersions)
+    if gpus is not None and gpus.names:
+        return any("GB10" in name for name in gpus.names)
+    product = versions.product if versions is not None else None
+    if product is not None and _PRODUCTS.search(product):
+        return True
+    if product is not None or (gpus is not None and gpus.problem == NO_TOOL):
+        return False
+    return None
+
+
+def wants_spark(scene: Scene) -> bool:
+    """Whether the wish needs Sparks; False without a wish, and for engines without a GPU."""
+    if scene.wish is None:
+        return False
+    engine = scene.wish.engine
+    return engine.device == "cuda" and engine.kind != "light"
+
+
+def rules_apply(scene: Scene, place: str | None) -> bool:
+    """Whether what holds for a Spark is asked of this place: a plain machine is left in peace."""
+    return wants_spark(scene) or is_spark(scene, place) is not False
+
+
+def shown(scene: Scene, place: str | None, *kinds: type[Fact]) -> tuple[str, ...]:
+    """Readings of one Spark, under any of its names, that show these kinds of fact."""
+    readings = [
+        reading
+        for kind in kinds
+        for other, _, reading in scene.seen(kind)
+        if other == place or scene.same_place(other, place)
+    ]
+    return tuple(dict.fromkeys(evidence(readings)))
+
+
+def at(scene: Scene, place: str | None, kind: type[F]) -> F | None:
+    """What is known about one kind at this Spark, under any of its names.
+
+    Where it says nothing itself, a reading without a place counts; then the only other one, unless
+    both names tell that it is another Spark.
+    """
+    known = scene.each(kind)
+    own = [fact for other, fact in known if other == place or scene.same_place(place, other)]
+    if own:
+        return reduce(lambda one, other: one.merged(other), own)
+    placeless = [fact for other, fact in known if other is None]
+    if placeless:
+        return placeless[0]
+    if len(known) == 1 and not are_apart(scene, place, known[0][0]):
+        return known[0][1]
+    return None
+
+
+def are_apart(scene: Scene, one: str | None, other: str | None) -> bool:
+    """Whether two names surely mean two Sparks; a name that tells no rank may be any."""
+    if scene.fleet is not None:
+        return one != other
+    ranks = scene.rank_of(one), scene.rank_of(other)
+    return None not in ranks and ranks[0] != ranks[1]
+
+
+def gib(size_bytes: float) -> str:
+    """A size of memory as people compare it: ``15.0 GiB``."""
+    return f"{size_bytes / (1 << 30):.1f} GiB"
