@@ -23,9 +23,6 @@ _PLAIN_USERS = {
 """Accounts that say nothing about a person."""
 
 _SECRETS = (
-    re.compile(
-        r"(?<=PRIVATE KEY-----)[\s\S]*?(?=-----END|\Z)"  # PEM and OpenSSH private keys
-    ),
     re.compile(r"\b(?:hf|ghp|gho|ghs|glpat|nvapi|xox[abp]|sk)[_-][A-Za-z0-9_-]{16,}"),
     re.compile(r"\bgithub_pat_\w{20,}"),
     re.compile(r"\bAKIA[0-9A-Z]{16}\b"),
@@ -34,6 +31,7 @@ _SECRETS = (
     re.compile(r"(?i)(?<=\bbasic )[A-Za-z0-9+/]{12,}={0,2}"),
     re.compile(r"(?<=://)[^\s/:@]+:[^\s/@]+(?=@)"),
 )
+_PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)[\s\S]*?(?=-----END|\Z)")
 _NAMED_SECRET = re.compile(
     r"""(?ix)
     (?P<name>(?:
@@ -103,6 +101,7 @@ def _rules(texts: Sequence[str]) -> Callable[[str], str]:
     mapped = {_hex_v4(old): _hex_v4(new) for old, new in public.items()}
 
     def rename(text: str) -> str:
+        text = _PRIVATE_KEY.sub(rf"\1{HIDDEN}", text)
         for secret in _SECRETS:
             text = secret.sub(HIDDEN, text)
         text = _NAMED_SECRET.sub(_hidden, text)
