@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -9,10 +10,10 @@ from sparkserve.checks.check import Check, Judgement, passed
 from sparkserve.checks.machine import at, gib, shown
 from sparkserve.checks.scene import Scene
 from sparkserve.facts.container_kinds import Containers
-from sparkserve.facts.load_request import LoadRequest
+from sparkserve.facts.rendered import Request
 from sparkserve.facts.samples import MemorySamples
 from sparkserve.facts.unified import Meminfo
-from sparkserve.units import GIB, KIB, MIB
+from sparkserve.units import GIB, KIB, MIB, parse_bytes
 
 RECLAIM_PERIOD_S = 2.0
 RECLAIM_LIMIT_S = 180.0
@@ -87,14 +88,25 @@ def load_refusal(
     return None
 
 
+_TEST = re.compile(r"--bandwidth\b|\w+_perf\b|ib_(?:write|read|send)_bw|--load\b")
+_SIZE = re.compile(
+    r"(?:--size|--maxbytes|--max-bytes|--bytes|(?<!\S)-e)[= ]"
+    r"(\d{1,15}(?:\.\d{1,6})?(?:[kmgtKMGT](?:i?[bB])?|[bB])?)(?!\S)"
+)
+
+
 def _too_big(scene: Scene) -> Iterator[Judgement]:
-    for place, request in scene.each(LoadRequest):
+    for place, request in scene.each(Request):
+        line = " ".join(request.argv)
+        if not _TEST.search(line):
+            continue
+        asked = max((parse_bytes(word) for word in _SIZE.findall(line)), default=None)
         memories = [(p, m) for p, m in scene.each(Meminfo) if m.available_bytes is not None]
         tightest = min(memories, key=lambda one: one[1].available_bytes or 0, default=None)
         node = place if tightest is None else tightest[0]
         available = None if tightest is None else tightest[1].available_bytes
-        refused = load_refusal(request.size_bytes, available)
-        size = TEST_DEFAULT_BYTES if request.size_bytes is None else request.size_bytes
+        refused = load_refusal(asked, available)
+        size = TEST_DEFAULT_BYTES if asked is None else asked
         if refused is None:
             yield passed(node, f"a test of {size / MIB:.0f} MiB fits")
             continue
@@ -103,7 +115,7 @@ def _too_big(scene: Scene) -> Iterator[Judgement]:
             node, "unknown" if available is None else "fail", refused,
             f"at most {TEST_SHARE:.0%} of MemAvailable, by default 256 MiB",
             fix=f"sparkserve doctor --bandwidth --size {min(256, cap)}M",
-            verdict="REFUSE", evidence=shown(scene, node, Meminfo, LoadRequest),
+            verdict="REFUSE", evidence=shown(scene, node, Meminfo, Request),
         )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from sparkserve.facts.gpu_kinds import (
 from sparkserve.facts.kernel import HostVersions
 from sparkserve.facts.probe import Context, UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader, ask_command
+from sparkserve.facts.tools import Toolchain
 from sparkserve.model.reading import Reading
 from sparkserve.units import MIB
 
@@ -186,10 +187,13 @@ def _table(reading: Reading) -> list[Fact]:
         return trouble
     facts: list[Fact] = []
     if header := _HEADER.search(reading.text):
+        cuda = header[3].rstrip("|") if header[3] else None
         facts += [
             HostVersions(driver_userland=header[1], driver_module=header[2]),
-            GpuDriver(cuda=header[3].rstrip("|") if header[3] else None),
+            GpuDriver(cuda=cuda),
         ]
+        if cuda is not None and re.fullmatch(r"\d+\.\d+", cuda):
+            facts.append(Toolchain(driver_cuda=cuda))
     if names := _NAME.findall(reading.text):
         facts.append(Gpus(names=tuple(names)))
     if loads := _LOAD.findall(reading.text):
@@ -347,6 +351,19 @@ ASKS: tuple[Ask, ...] = (
                 " /sys/module/nvidia_drm/parameters/fbdev"),
 )  # fmt: skip
 __all__ = [
-    "ASKS", "NO_ANSWER", "NO_TOOL", "READERS", "REASONS", "DrmSettings", "GpuDriver", "GpuProcess", "GpuProcesses",
-    "GpuSample", "GpuSamples", "Gpus", "ProcessOwner", "ProcessOwners", "number_of",
-]  # fmt: skip
+    "ASKS",
+    "NO_ANSWER",
+    "NO_TOOL",
+    "READERS",
+    "REASONS",
+    "DrmSettings",
+    "GpuDriver",
+    "GpuProcess",
+    "GpuProcesses",
+    "GpuSample",
+    "GpuSamples",
+    "Gpus",
+    "ProcessOwner",
+    "ProcessOwners",
+    "number_of",
+]

@@ -19,7 +19,6 @@ from sparkserve.facts import (
     kernel,
     kernel_log,
     links,
-    load_request,
     logs,
     memory,
     model_config,
@@ -62,7 +61,7 @@ PACK: tuple[Probe[Any], ...] = (host.IDENTITY, runtime.PYTHON, *ENGRAM, storage.
 ALL: tuple[Probe[Any], ...] = tuple(dict.fromkeys((*LAUNCH, *PACK)))
 
 _THEMES = (
-    rdma, links, routes, firewall, bandwidth, unified, kernel, kernel_log, gpu, services, baseline, load_request,
+    rdma, links, routes, firewall, bandwidth, unified, kernel, kernel_log, gpu, services, baseline,
     containers, ssh, tools, filesystems, exports, weights, sockets, logs, samples, environment,
     rendered, replies, eval_records, packing, wanted, model_config,
 )  # fmt: skip
