@@ -1,7 +1,148 @@
-"""GID indexes: what NCCL would use on every rank, and whether a pin is usable."""
+"""GID tables against the index that NCCL is told to use."""
 
 from __future__ import annotations
 
-from sparkserve.checks.check import Check
+from collections.abc import Iterator
 
-CHECKS: tuple[Check, ...] = ()
+from sparkserve.checks.check import Check, Judgement, passed
+from sparkserve.checks.fabric_view import at, has_fabric, is_alone, pin_at, selector_at
+from sparkserve.checks.scene import Scene
+from sparkserve.engine.gid import Member, as_set, common_indexes, member, select
+from sparkserve.facts.rdma import Rdma
+from sparkserve.facts.routes import Addresses
+from sparkserve.model.rdma import RdmaPort
+
+_UNSET = "leave NCCL_IB_GID_INDEX unset (drop fabric.gid_index), so that NCCL picks per device"
+
+
+def _judge(scene: Scene) -> Iterator[Judgement]:
+    if is_alone(scene):
+        return
+    for place, rdma in scene.each(Rdma):
+        ports = [port for port in rdma.ports if port.gids is not None]
+        if not ports:
+            continue
+        pin, selector = pin_at(scene, place), selector_at(scene, place)
+        selection = select(ports, selector)
+        chosen = list(selection.members)
+        named = bool(selector.tokens)
+        if not named or not chosen:
+            # Without names, and where none fits, the ports that carry an address are meant.
+            alive = [port for port in ports if port.is_up is not False]
+            addressed = [p for p in alive if any(gid.ipv4 for gid in p.gids or ())]
+            chosen = addressed or ([] if pin is None else alive)
+        if named and not selection.members and not selection.inactive:
+            yield _selects_nothing(scene, place, selector.text, ports)
+        members = _members(scene, place, chosen)
+        if members:
+            yield _by_pin(place, members, pin) if pin is not None else _free(scene, place, members)
+
+
+def _members(scene: Scene, place: str | None, ports: list[RdmaPort]) -> list[Member]:
+    addresses = at(scene, place, Addresses)
+    known = addresses.by_interface() if addresses is not None and addresses.listed else None
+    return [member(port, None, known) for port in ports]
+
+
+def _selects_nothing(
+    scene: Scene, place: str | None, selector: str, ports: list[RdmaPort]
+) -> Judgement:
+    usable = [m for m in _members(scene, place, ports) if m.usable]
+    there = ", ".join(f"{m.port.name} {as_set(m.usable)}" for m in usable)
+    names = ",".join(m.port.device for m in usable)
+    return Judgement(
+        place,
+        "fail",
+        observed=f"NCCL_IB_HCA={selector} selects no port here; usable: {there or 'none'}",
+        expected="at least one port of this node selected",
+        fix=f"name this node's own ports: NCCL_IB_HCA={names}" if names else "",
+    )
+
+
+def _by_pin(place: str | None, members: list[Member], pin: int) -> Judgement:
+    bad = [m for m in members if pin not in m.usable]
+    if not bad:
+        ports = ", ".join(f"{m.port.name} {as_set(m.usable)}" for m in members)
+        return passed(place, f"GID index {pin} works: {ports}")
+    hole = any(_is_hole(m.port, pin) for m in bad)
+    common = common_indexes(members)
+    told = f"; here the index would be {min(common)}" if common else ""
+    return Judgement(
+        place,
+        "fail",
+        observed="; ".join(f"{_row(m.port, pin)}; usable set is {as_set(m.usable)}" for m in bad),
+        expected=f"index {pin} is RoCE v2 with an IPv4 address of the port on every selected port",
+        fix=_UNSET + told,
+        code="NET_GID_HOLE" if hole else None,
+        why="GID tables are rebuilt after interface events, so an index that was right at set-up"
+        " becomes a hole"
+        if hole
+        else "",
+    )
+
+
+def _is_hole(port: RdmaPort, pin: int) -> bool:
+    """Whether the row is missing though rows behind it exist."""
+    indexes = {gid.index for gid in port.gids or () if not gid.is_empty}
+    return pin not in indexes and any(index > pin for index in indexes)
+
+
+def _row(port: RdmaPort, pin: int) -> str:
+    """What stands at one index of a port."""
+    row = next((g for g in port.gids or () if g.index == pin and not g.is_empty), None)
+    if row is None:
+        return f"{port.name}: index {pin} does not exist"
+    if row.ipv4 is None:
+        kind = "a link-local" if row.gid.startswith("fe8") else "an"
+        kind = "a ULA" if row.gid[:2] in ("fc", "fd") else kind
+        return f"{port.name}: pinned {pin} is {kind} IPv6 GID ({row.gid})"
+    if not row.is_v2:
+        return f"{port.name}: pinned {pin} is {row.type or 'of unreadable type'} ({row.ipv4})"
+    return f"{port.name}: pinned {pin} is {row.ipv4}, which its network device does not have"
+
+
+def _free(scene: Scene, place: str | None, members: list[Member]) -> Judgement:
+    sets = "; ".join(f"{m.port.name} {as_set(m.usable)}" for m in members)
+    empty = [m for m in members if not m.usable]
+    if empty:
+        names = ", ".join(m.port.name for m in empty)
+        netdev = empty[0].port.netdev or "its network device"
+        return Judgement(
+            place,
+            "fail",
+            observed=f"no RoCE v2 GID with an IPv4 address on {names}; usable sets: {sets}",
+            expected="a RoCE v2 row for an IPv4 address of the port",
+            fix=f"give {netdev} its IPv4 address; the GID follows",
+        )
+    if common_indexes(members):
+        return passed(place, f"usable GID indexes: {sets}")
+    # With nothing pinned and nothing named NCCL picks per device, which this does not hinder.
+    free = scene.wish is not None and not selector_at(scene, place).tokens
+    return Judgement(
+        place,
+        "fail",
+        observed=f"no index works on all ports: {sets}",
+        expected="one index for all selected ports",
+        fix=_UNSET + ", or name only ports with a common index in NCCL_IB_HCA",
+        severity="warning" if free or not has_fabric(scene) else None,
+    )
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        "RING.ROCE_GID",
+        "NET_GID_PER_NODE",
+        "GID index is usable",
+        ("doctor", "launch", "profile"),
+        "error",
+        "hardware",
+        (Rdma,),
+        _judge,
+        why="the RoCE v2 row of a port's IPv4 address has another index on every node and moves;"
+        " a wrong one ends ncclCommInitRank or hangs the handshake",
+        fix=_UNSET,
+        symptom="A worker dies in NCCL's start with `invalid usage` or `unhandled system error`, or"
+        " the handshake hangs, though links are up and ping works.",
+        also=("NET_GID_HOLE",),
+    ),
+)
