@@ -13,12 +13,14 @@ from sparkserve.checks import ladder
 from sparkserve.checks.check import Check, Judgement, passed
 from sparkserve.checks.scene import Scene, evidence
 from sparkserve.endpoint.plausible import implausible
+from sparkserve.facts.rendered import RequestBody
 from sparkserve.facts.replies import (
     Answered,
     Asked,
     RepeatedUsage,
     Replies,
     SentRequest,
+    asked_of,
     both,
 )
 from sparkserve.facts.reply_forms import Reply, Usage
@@ -51,6 +53,7 @@ class Told(NamedTuple):
 def told(scene: Scene) -> list[Told]:
     """Every reply; where just one request is known, it is what all replies answer."""
     sent = [fact.asked for _, fact, _ in scene.seen(SentRequest)]
+    sent += [asked_of(fact.body) for _, fact, _ in scene.seen(RequestBody)]
     found = []
     for node, replies, reading in scene.seen(Replies):
         for answer in replies.answers:

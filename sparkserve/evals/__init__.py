@@ -1,0 +1,1 @@
+"""Evaluations: how samples are counted and when two results differ; knows no server."""
