@@ -44,6 +44,10 @@ class Container(Model):
     args: tuple[str, ...] | None = None
     environment: tuple[str, ...] | None = None
     """``NAME=value`` lines."""
+    devices: tuple[str, ...] | None = None
+    """Devices of the host that it is given; everything where it is privileged."""
+    memlock_bytes: int | None = None
+    """Limit that docker sets for it; -1 = unlimited, None = the daemon's own or not known."""
 
     def is_same(self, other: Container) -> bool:
         """Whether both tell of one container: by id (also shortened), else by name."""
@@ -123,6 +127,12 @@ class Images(Fact):
     images: tuple[Image, ...] = ()
     absent: tuple[str, ...] = ()
     """References that docker does not know there."""
+
+
+class RdmaDevices(Fact):
+    """Files below /dev/infiniband."""
+
+    names: tuple[str, ...] = ()
 
 
 class Memlock(Fact):

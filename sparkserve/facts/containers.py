@@ -15,9 +15,17 @@ from sparkserve.facts.container_kinds import (
     Images,
     Memlock,
     Mount,
+    RdmaDevices,
+)
+from sparkserve.facts.docker_documents import (
+    container_of,
+    container_of_row,
+    image_of,
+    image_of_row,
+    word,
 )
 from sparkserve.facts.docker_output import Call, documents, parse_call, table_rows
-from sparkserve.facts.probe import UnusableOutput
+from sparkserve.facts.probe import Context, UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader, ask_command, bare_command
 from sparkserve.model.reading import Reading
 
@@ -95,7 +103,11 @@ def _table(text: str) -> list[dict[str, Any]]:
 def _inspected(call: Call, reading: Reading) -> Iterator[Fact]:
     _refuse_error(reading.text)
     if not reading.text.strip():
-        raise UnusableOutput("docker inspect printed nothing")
+        if reading.rc != 0:
+            raise UnusableOutput("docker inspect printed nothing")
+        # Nothing was named: there is no container.
+        yield Containers()
+        return
     found = documents(call, reading.text)
     if all("RootFS" in one or "RepoDigests" in one for one in found):
         yield Images(images=tuple(image_of(one, None) for one in found))
@@ -112,10 +124,10 @@ def _images(call: Call, reading: Reading) -> Iterator[Fact]:
         return
     _refuse_error(reading.text)
     if call.verb == "images" and call.template is None:
-        yield Images(images=tuple(_image_of_row(row) for row in table_rows(reading.text)))
+        yield Images(images=tuple(image_of_row(row) for row in table_rows(reading.text)))
         return
-    found = documents(call, reading.text)
-    if not found:
+    found = documents(call, reading.text) if reading.text.strip() else []
+    if not found and call.verb != "images":
         raise UnusableOutput("no image in the answer")
     one = given if len(found) == 1 else None
     yield Images(images=tuple(image_of(document, one) for document in found))
@@ -133,10 +145,10 @@ def _informed(call: Call, reading: Reading) -> Iterator[Fact]:
     devices = document.get("DiscoveredDevices")
     yield DockerInfo(
         runtimes=_runtime_names(runtimes),
-        default_runtime=_word(document.get("DefaultRuntime")),
-        storage_driver=_word(document.get("Driver")),
-        root_dir=_word(document.get("DockerRootDir")),
-        server_version=_word(document.get("ServerVersion")),
+        default_runtime=word(document.get("DefaultRuntime")),
+        storage_driver=word(document.get("Driver")),
+        root_dir=word(document.get("DockerRootDir")),
+        server_version=word(document.get("ServerVersion")),
         has_cdi_gpu=True if devices and "nvidia.com/gpu" in str(devices) else None,
     )
 
@@ -164,99 +176,16 @@ def _info_of_text(text: str) -> DockerInfo:
     return info
 
 
-def container_of_row(row: dict[str, Any]) -> Container:
-    """A container from a row of ``docker ps``."""
-    told = _word(row.get("Status")) or ""
-    state = (_word(row.get("State")) or _state_of(told) or "").lower() or None
-    code = re.match(r"(?:Exited|Restarting) \((\d+)\)", told)
-    labels = _word(row.get("Labels"))
-    return Container(
-        name=_name(row.get("Names") or row.get("Name")),
-        id=_word(row.get("ID")),
-        image=_word(row.get("Image")),
-        status=state,
-        exit_code=int(code[1]) if code and len(code[1]) < 6 else None,
-        labels=dict(re.findall(r"([\w./-]+)=([^,]*)", labels)) if labels else None,
+def _rdma(reading: Reading) -> Iterator[RdmaDevices]:
+    if re.search(r"(?m)^(?:\S*/)?ls: ", reading.text):
+        yield RdmaDevices()
+        return
+    names = tuple(
+        dict.fromkeys(re.findall(r"(?<![\w-])(uverbs\d+|rdma_cm|umad\d+|issm\d+)\b", reading.text))
     )
-
-
-def _state_of(status: str) -> str | None:
-    if "(Paused)" in status:
-        return "paused"
-    words = {"Up": "running", "Exited": "exited", "Created": "created", "Dead": "dead",
-             "Restarting": "restarting", "Removal": "removing"}  # fmt: skip
-    return words.get(status.split(" ")[0])
-
-
-def container_of(document: dict[str, Any], named: str | None = None) -> Container:
-    """A container from a whole or partial inspect document.
-
-    named: the one name on the command line, for a document that does not hold it.
-    """
-    state, host = _part(document, "State"), _part(document, "HostConfig")
-    config, policy = _part(document, "Config"), _part(host, "RestartPolicy")
-    image = _word(document.get("Image"))
-    mounts = document.get("Mounts")
-    return Container(
-        name=_name(document.get("Name")) or named,
-        id=_word(document.get("Id") or document.get("ID")),
-        image=_word(config.get("Image")),
-        image_id=image if image and image.startswith("sha256:") else None,
-        status=_word(state.get("Status")),
-        exit_code=_number(state.get("ExitCode")),
-        oom_killed=_flag(state.get("OOMKilled")),
-        pid=_number(state.get("Pid")),
-        restart_count=_number(document.get("RestartCount")),
-        restart_policy=_word(policy.get("Name")),
-        restart_limit=_number(policy.get("MaximumRetryCount")),
-        mounts=mounts_of(mounts) if isinstance(mounts, list) else None,
-        labels=_labels(config.get("Labels")),
-        args=_words(document.get("Args")),
-        environment=_words(config.get("Env")),
-    )
-
-
-def mounts_of(rows: list[Any]) -> tuple[Mount, ...]:
-    """Mounts from docker's own list of them."""
-    found = []
-    for row in rows:
-        if not isinstance(row, dict) or not isinstance(row.get("Destination"), str):
-            raise UnusableOutput("a mount without a destination")
-        found.append(
-            Mount(
-                destination=row["Destination"],
-                source=_word(row.get("Source")) or _word(row.get("Name")),
-                kind=_word(row.get("Type")),
-                writable=_flag(row.get("RW")),
-            )
-        )
-    return tuple(found)
-
-
-def image_of(document: dict[str, Any], named: str | None) -> Image:
-    """An image from a whole or partial inspect document."""
-    config = _part(document, "Config")
-    tags = document.get("RepoTags")
-    tag = tags[0] if isinstance(tags, list) and tags and isinstance(tags[0], str) else None
-    return Image(
-        reference=named or tag,
-        id=_word(document.get("Id") or document.get("ID")),
-        digests=_words(document.get("RepoDigests")) or (),
-        os=_word(document.get("Os")),
-        architecture=_word(document.get("Architecture")),
-        labels=_labels(config.get("Labels")),
-        environment=_words(config.get("Env")),
-    )
-
-
-def _image_of_row(row: dict[str, str]) -> Image:
-    digest = row.get("DIGEST", "")
-    name, tag = row.get("REPOSITORY", ""), row.get("TAG", "")
-    return Image(
-        reference=row.get("IMAGE") or f"{name}:{tag}",
-        id=row.get("IMAGE ID") or row.get("ID"),
-        digests=(f"{name}@{digest}",) if digest.startswith("sha256:") else (),
-    )
+    if reading.text.strip() and not names:
+        raise UnusableOutput(f"no device of RDMA: {reading.text.strip()[:80]}")
+    yield RdmaDevices(names=names)
 
 
 def _memlock(reading: Reading) -> Iterator[Fact]:
@@ -291,42 +220,6 @@ def memlock_of(text: str, *, in_container: bool) -> Memlock:
     return Memlock(is_unlimited=False, limit_kib=kib, in_container=in_container)
 
 
-def _word(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _name(value: Any) -> str | None:
-    word = _word(value)
-    return word.removeprefix("/") if word else None
-
-
-def _number(value: Any) -> int | None:
-    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value):
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _flag(value: Any) -> bool | None:
-    if isinstance(value, str):
-        return {"true": True, "false": False}.get(value.lower())
-    return value if isinstance(value, bool) else None
-
-
-def _part(document: dict[str, Any], key: str) -> dict[str, Any]:
-    value = document.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _words(value: Any) -> tuple[str, ...] | None:
-    return tuple(str(one) for one in value) if isinstance(value, list) else None
-
-
-def _labels(value: Any) -> dict[str, str] | None:
-    if not isinstance(value, dict):
-        return None
-    return {str(key): str(one) for key, one in value.items()}
-
-
 def _refuse_error(text: str) -> None:
     if found := re.search(r"(?m)^(?:Error|error|docker:|template parsing error|unknown).*", text):
         raise UnusableOutput(found[0][:200])
@@ -344,6 +237,10 @@ READERS: tuple[Reader, ...] = (
         ),
         paths=(r"/proc/[^/]+/limits",),
         whats=(r"memlock.*",),
+    ),
+    Reader(
+        "containers.rdma", (RdmaDevices,), _rdma,
+        commands=(r"(?:docker exec \S+ )?ls .*/dev/infiniband\b.*",),
     ),
     Reader(
         "containers.list", (Containers, DockerDaemon), _docker(_listed),
@@ -365,11 +262,30 @@ READERS: tuple[Reader, ...] = (
         commands=(rf"(?!.*\.Config\.Env\b){_DOCKER}(?:container )?inspect\b.*",),
     ),
 )  # fmt: skip
+_INSPECT = "docker inspect $(docker ps -aq)"
+_LIST_LIMIT = 30
+"""Containers that are looked at closely: more are no Spark's. [proposal]"""
+
+
+def _inspect_script(_: Context) -> str:
+    return (
+        f"c=$(docker ps -aq) || exit $?; c=$(echo $c | cut -d' ' -f1-{_LIST_LIMIT}); "
+        '[ -z "$c" ] || docker inspect $c'
+    )
+
+
 ASKS: tuple[Ask, ...] = (
     ask_command("containers.info", "docker info --format '{{json .}}'", format="json"),
     ask_command("containers.ps", "docker ps -a --format '{{json .}}'", format="json"),
-)
+    Ask("containers.inspect", _inspect_script, command=_INSPECT, format="json"),
+    ask_command(
+        "containers.images", "docker images --digests --no-trunc --format '{{json .}}'",
+        format="json",
+    ),
+    Ask("containers.rdma", lambda _: "ls /dev/infiniband 2>/dev/null || :",
+        command="ls /dev/infiniband"),
+)  # fmt: skip
 __all__ = [
     "ASKS", "READERS", "Container", "Containers", "DockerDaemon", "DockerInfo", "Image", "Images",
-    "Memlock", "Mount", "docker_problem", "memlock_of",
+    "Memlock", "Mount", "RdmaDevices", "docker_problem", "memlock_of",
 ]  # fmt: skip

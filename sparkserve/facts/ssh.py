@@ -194,23 +194,31 @@ def _last_line(text: str) -> str:
     return lines[-1][:300] if lines else ""
 
 
+_OURS: dict[str, LoginStatus] = {
+    "ok": "ok", "refused": "auth-refused", "host-key": "host-key-unknown", "lost": "lost",
+    "unreachable": "unreachable", "no-shell": "no-shell", "failed": "lost",
+}  # fmt: skip
+"""States that doctor writes of its own logins, where its sentence tells no more."""
+
+
 def _told(reading: Reading) -> Iterator[Connection]:
     """The reading ``connection`` that doctor writes about a login of its own."""
     told = json.loads(reading.text)
     if not isinstance(told, dict):
         raise UnusableOutput("expected a JSON object")
-    message = str(told.get("message") or "")
-    status = told.get("status") or login_status(message)
+    message, said = str(told.get("message") or ""), str(told.get("status"))
+    status = "ok" if said == "ok" else login_status(message) or _OURS.get(said)
     if status is None:
-        raise UnusableOutput("a connection without its status")
-    user, host, port = told.get("user"), told.get("host"), told.get("port")
-    offered = re.search(r"offered: ([^;]*)", message)
-    keys = told.get("offered") or (offered[1].split(", ") if offered else ())
+        raise UnusableOutput(f"a connection of unknown state: {said[:60]}")
+    keys = re.search(r"offered: ([^;]*)", message)
+    offered = tuple(keys[1].split(", ")) if keys and keys[1].strip() != "none" else ()
+    if status == "auth-refused" and not offered and "needs a passphrase" in message:
+        status = "passphrase"
     yield Connection.model_validate(
         {
-            "status": status, "node": told.get("node") or reading.node, "user": user,
-            "host": host, "port": port, "message": message, "hint": told.get("hint"),
-            "offered": tuple(str(key) for key in keys if key != "none"),
+            "status": status, "node": told.get("node") or reading.node, "user": told.get("user"),
+            "host": told.get("host"), "port": told.get("port"), "message": message,
+            "hint": told.get("hint") or None, "offered": offered,
         }
     )  # fmt: skip
 
