@@ -15,13 +15,16 @@ class Rule(Model):
     incoming: str | None = None
     """Interface, a trailing ``+`` stands for any rest; None = any."""
     outgoing: str | None = None
+    source: str | None = None
+    """Network that packets come from; None = any."""
     is_narrow: bool = False
-    """Whether it asks for more than interfaces: addresses, ports, states."""
+    """Whether it asks for more: destinations, ports, states."""
 
     def covers(self, incoming: str, outgoing: str) -> bool:
         """Whether every packet of this way meets the rule."""
         return (
             not self.is_narrow
+            and self.source is None
             and _covers(self.incoming, incoming)
             and _covers(self.outgoing, outgoing)
         )
@@ -90,9 +93,9 @@ def _save_rule(line: str) -> Rule:
     while place < len(words):
         word = words[place]
         long = {"--jump": "-j", "--goto": "-j", "-g": "-j", "--in-interface": "-i",
-                "--out-interface": "-o"}  # fmt: skip
+                "--out-interface": "-o", "--source": "-s"}  # fmt: skip
         word = long.get(word, word)
-        if word in ("-j", "-i", "-o") and place + 1 < len(words):
+        if word in ("-j", "-i", "-o", "-s") and place + 1 < len(words):
             values[word] = words[place + 1]
             place += 2
             continue
@@ -102,6 +105,7 @@ def _save_rule(line: str) -> Rule:
         target=values.get("-j", ""),
         incoming=values.get("-i"),
         outgoing=values.get("-o"),
+        source=values.get("-s"),
         is_narrow=narrow,
     )
 
