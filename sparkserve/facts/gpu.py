@@ -20,7 +20,6 @@ from sparkserve.facts.gpu_kinds import (
 from sparkserve.facts.kernel import HostVersions
 from sparkserve.facts.probe import Context, UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader, ask_command
-from sparkserve.facts.tools import Toolchain
 from sparkserve.model.reading import Reading
 from sparkserve.units import MIB
 
@@ -192,8 +191,6 @@ def _table(reading: Reading) -> list[Fact]:
             HostVersions(driver_userland=header[1], driver_module=header[2]),
             GpuDriver(cuda=cuda),
         ]
-        if cuda is not None and re.fullmatch(r"\d+\.\d+", cuda):
-            facts.append(Toolchain(driver_cuda=cuda))
     if names := _NAME.findall(reading.text):
         facts.append(Gpus(names=tuple(names)))
     if loads := _LOAD.findall(reading.text):
