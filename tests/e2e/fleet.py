@@ -138,7 +138,7 @@ class Controller:
     def write_profile(self, data: dict[str, Any]) -> Path:
         """A profile file, named after the profile."""
         path = self.folder / f"{data['name']}.toml"
-        path.write_text(_toml(data))
+        path.write_text(toml(data))
         return path
 
     def close(self) -> None:
@@ -222,7 +222,9 @@ class Fleet(Controller):
         return self.testbed.controller_argv(super().argv(arguments))
 
 
-def _toml(data: dict[str, Any]) -> str:
+def toml(data: dict[str, Any]) -> str:
+    """A profile as the text of its file."""
+
     def lines(table: dict[str, Any], prefix: str) -> Iterator[str]:
         plain = {k: v for k, v in table.items() if not isinstance(v, dict)}
         if prefix:
