@@ -29,10 +29,11 @@ _OWN = (PROFILE, CLUSTER, COLLECTION, NAMED)
 
 
 class Diagnosis(NamedTuple):
-    """What was found, and what nobody could read."""
+    """What was found, what nobody could read, and what the checks looked at."""
 
     findings: tuple[Finding, ...]
     unread: tuple[Reading, ...]
+    scene: Scene
 
 
 def diagnose(readings: Sequence[Reading], checks: Sequence[Check] = registry.ALL) -> Diagnosis:
@@ -45,7 +46,7 @@ def diagnose(readings: Sequence[Reading], checks: Sequence[Check] = registry.ALL
     foreign = [r for r in readings if r.what not in _OWN and r.what not in probes]
     understood = understand(foreign, READERS)
     scene = scene_of(readings, understood.observations)
-    return Diagnosis(judge(checks, scene), understood.unread)
+    return Diagnosis(judge(checks, scene), understood.unread, scene)
 
 
 def scene_of(readings: Sequence[Reading], observations: Sequence[Observation]) -> Scene:

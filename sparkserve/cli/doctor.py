@@ -18,6 +18,7 @@ from sparkserve.report.console import Console
 if TYPE_CHECKING:
     from sparkserve.checks.check import Check
     from sparkserve.model.diagnosis import Bundle
+    from sparkserve.ops.doctor import Examination
 
 _EXAMPLES = (
     "sparkserve doctor",
@@ -25,6 +26,7 @@ _EXAMPLES = (
     "sparkserve doctor --save bundle",
     "sparkserve doctor --replay bundle --json",
     "sparkserve doctor --replay engine.log --as 'engine log' --node spark2",
+    "sparkserve doctor --fix mtu --dry-run",
 )
 
 
@@ -64,6 +66,19 @@ class DoctorOptions(OptionGroup):
         str | None, typer.Option("--node", metavar="NODE", help="Where that file is from.")
     ] = None
 
+    fix: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fix", metavar="MEND", help="Apply a named mend, or all; each can be taken back."
+        ),
+    ] = None
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="With --fix: only show what it would do.")
+    ] = False
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Take back what --fix changed on these nodes.")
+    ] = False
+
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
@@ -87,6 +102,8 @@ def doctor(console: Console, target: TargetOptions, options: DoctorOptions) -> i
         return 0
     if options.replay is not None:
         return _replay(console, options, options.replay, checks)
+    if options.undo:
+        return _undo(console, target)
     return _live(console, target, options, checks)
 
 
@@ -95,13 +112,19 @@ def _refuse_contradictions(options: DoctorOptions) -> None:
         raise ConfigError("--as and --node describe a text, expected --replay FILE with them")
     if options.replay is not None and options.save is not None:
         raise ConfigError("--save and --replay contradict each other: name one of them")
+    if options.fix and (options.replay is not None or options.undo):
+        other = "--undo" if options.undo else "--replay"
+        raise ConfigError(f"--fix and {other} contradict each other: name one of them")
+    if options.dry_run and not options.fix:
+        raise ConfigError("--dry-run belongs to --fix", hint="sparkserve doctor --fix all -n")
 
 
 def _live(
     console: Console, target: TargetOptions, options: DoctorOptions, checks: tuple[Check, ...]
 ) -> int:
     from sparkserve.ops import doctor as use_case
-    from sparkserve.report.doctor_view import doctor_answer, observer_for
+    from sparkserve.ops.mend import known_names
+    from sparkserve.report.doctor_view import observer_for
 
     request = use_case.DoctorRequest(
         target=target.target(),
@@ -110,26 +133,52 @@ def _live(
         for_launch=options.stage == "launch",
         strict=options.strict,
         save=options.save,
+        fix=known_names(options.fix or ()),
+        dry_run=options.dry_run,
     )
     with observer_for(console) as view:
-        result = use_case.run(request, open_doors(), view)
-    verbosity = console.settings.verbosity
-    console.answer(doctor_answer(result, width=console.width, verbosity=verbosity))
+        found = use_case.run(request, open_doors(), view)
+    _show(console, found)
+    failed = found.fix is not None and found.fix.exit_code
+    return found.result.exit_code or int(failed)
+
+
+def _undo(console: Console, target: TargetOptions) -> int:
+    from sparkserve.ops import doctor as use_case
+    from sparkserve.report.doctor_view import observer_for
+    from sparkserve.report.mend_view import fix_answer
+
+    with observer_for(console) as view:
+        result = use_case.undo(target.target(), open_doors(), view)
+    console.answer(fix_answer(result))
     return result.exit_code
+
+
+def _show(console: Console, found: Examination) -> None:
+    from sparkserve.checks.cabling import cabling
+    from sparkserve.report.doctor_view import Shown, doctor_answer
+
+    shown = Shown(
+        result=found.result,
+        cables=cabling(found.scene),
+        fix=found.fix,
+        width=console.width,
+        verbosity=console.settings.verbosity,
+    )
+    console.answer(doctor_answer(shown))
 
 
 def _replay(
     console: Console, options: DoctorOptions, source: Path, checks: tuple[Check, ...]
 ) -> int:
     from sparkserve.ops import doctor as use_case
-    from sparkserve.report.doctor_view import doctor_answer
 
-    result = use_case.judged(
-        _texts(source, options), checks, for_launch=options.stage == "launch", strict=options.strict
+    texts = _texts(source, options)
+    found = use_case.examined(
+        texts, checks, for_launch=options.stage == "launch", strict=options.strict
     )
-    verbosity = console.settings.verbosity
-    console.answer(doctor_answer(result, width=console.width, verbosity=verbosity))
-    return result.exit_code
+    _show(console, found)
+    return found.result.exit_code
 
 
 def _texts(source: Path, options: DoctorOptions) -> Bundle:

@@ -47,8 +47,6 @@ class DoctorResult(Model):
     """Name of the profile that was compared with; None where none is known."""
     strict: bool = False
     """Whether warnings and unknowns count as failed."""
-    next_commands: tuple[str, ...] = ()
-    """What to do now."""
 
     @property
     def judged(self) -> bool:

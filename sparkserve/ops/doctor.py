@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkserve.checks.check import Check
-from sparkserve.checks.diagnose import CLUSTER, PROFILE, diagnose
+from sparkserve.checks.diagnose import diagnose
 from sparkserve.checks.registry import ALL
+from sparkserve.checks.scene import Scene
 from sparkserve.errors import ConfigError
 from sparkserve.model.cluster import Cluster
 from sparkserve.model.diagnosis import Bundle, DoctorResult, Unread
 from sparkserve.model.event import Observer
 from sparkserve.model.finding import Finding, Outcome
-from sparkserve.model.profile import Profile
+from sparkserve.model.mend import FixResult
 from sparkserve.model.reading import Reading
 from sparkserve.ops import bundle as bundles
+from sparkserve.ops import mend
+from sparkserve.ops.baselines import baseline_readings, remember
 from sparkserve.ops.doctor_live import Subject, no_connection, read_cluster, wish_readings
 from sparkserve.ops.doors import Doors, Emitter
 from sparkserve.ops.shard_commands import named
-from sparkserve.ops.target import Seen, Target, resolve_to_look
+from sparkserve.ops.target import Seen, Target, resolve_cluster, resolve_to_look
+from sparkserve.transport.host import GroupResult, Host
 
 _PHASES = 3
 _IDLE = "NODE.IDLE"
@@ -39,14 +44,29 @@ class DoctorRequest:
     strict: bool = False
     save: Path | None = None
     """Folder to write what was read to; must not hold anything yet."""
+    fix: tuple[str, ...] = ()
+    """Names of mends to apply."""
+    dry_run: bool = False
+    """Only show what the mends would do."""
 
 
-def run(request: DoctorRequest, doors: Doors, observer: Observer) -> DoctorResult:
-    """Read all nodes and judge them; changes nothing.
+@dataclass(frozen=True)
+class Examination:
+    """What was found, and what the checks looked at."""
+
+    result: DoctorResult
+    scene: Scene
+    fix: FixResult | None = None
+
+
+def run(request: DoctorRequest, doors: Doors, observer: Observer) -> Examination:
+    """Read all nodes and judge them; changes nothing but what ``fix`` names.
+
+    After mends the nodes are read and judged anew.
 
     Raises:
         ConfigError: profile, cluster or options are wrong, or the folder to save to is taken.
-        KeyboardInterrupt: nothing was left behind.
+        KeyboardInterrupt: mends that were begun stand in the journal, nothing else was changed.
     """
     if request.save is not None:
         bundles.refuse_taken(request.save)
@@ -55,16 +75,56 @@ def run(request: DoctorRequest, doors: Doors, observer: Observer) -> DoctorResul
     for reason in seen.reasons:
         emitter.emit("notice", reason)
     subject = _subject(request, seen)
-    read = _read(subject, doors, emitter)
-    _phase(emitter, 3, "judge", subject)
-    if request.save is not None:
-        bundles.save(request.save, read, doors.now())
-    return judged(read, request.checks, for_launch=request.for_launch, strict=request.strict)
+    phases = _Phases(emitter, _PHASES, len(subject.cluster.nodes))
+    phases.begin("connect")
+    with connected(subject.cluster, doors) as group:
+        phases.begin("read")
+        read = _read(subject, group, doors)
+        phases.begin("judge")
+        if request.save is not None:
+            bundles.save(request.save, read, doors.now())
+        found = examined(read, request.checks, for_launch=request.for_launch, strict=request.strict)
+        _remember(found)
+        if not request.fix:
+            return found
+        return _mend(request, subject, found, _Ward(group, doors, emitter))
 
 
-def judged(
+@dataclass(frozen=True)
+class _Ward:
+    """The connected nodes, and whom to tell."""
+
+    group: GroupResult[Host]
+    doors: Doors
+    emitter: Emitter
+
+
+def _mend(request: DoctorRequest, subject: Subject, found: Examination, ward: _Ward) -> Examination:
+    changes = mend.wanted_changes(found.scene, found.result.findings, request.fix)
+    cluster = subject.cluster.name
+    if request.dry_run or not changes:
+        fix = FixResult(verb="fix", changes=changes, dry_run=request.dry_run)
+        return replace(found, fix=fix)
+    hosts = ward.group.values_by_node
+    fix = mend.apply(cluster, changes, hosts, ward.emitter, ward.doors)
+    read = _read(subject, ward.group, ward.doors)
+    again = examined(read, request.checks, for_launch=request.for_launch, strict=request.strict)
+    return replace(again, fix=fix)
+
+
+def undo(target: Target, doors: Doors, observer: Observer) -> FixResult:
+    """Take back what ``fix`` changed on a cluster.
+
+    Raises:
+        ConfigError: no such cluster, or a damaged journal.
+    """
+    file, _ = resolve_cluster(target)
+    return mend.take_back(file.cluster, doors, Emitter([observer], doors.now))
+
+
+def examined(
     bundle: Bundle, checks: Sequence[Check] = ALL, *, for_launch: bool = False, strict: bool = False
-) -> DoctorResult:
+) -> Examination:
     """Judge texts, wherever they come from, without touching any machine.
 
     Raises:
@@ -75,15 +135,24 @@ def judged(
     except ValueError as error:
         first = str(error).splitlines()[0]
         raise ConfigError(f"the bundle's profile or cluster cannot be read: {first}") from error
-    findings = diagnosis.findings if for_launch else _while_serving(diagnosis.findings, checks)
-    told = {reading.what: reading.text for reading in bundle.readings}
-    return DoctorResult(
-        findings=findings,
+    findings, scene = diagnosis.findings, diagnosis.scene
+    result = DoctorResult(
+        findings=findings if for_launch else _while_serving(findings, checks),
         unread=(*bundle.unread, *(_unread(reading) for reading in diagnosis.unread)),
-        cluster=Cluster.model_validate_json(told[CLUSTER]) if CLUSTER in told else None,
-        profile=Profile.model_validate_json(told[PROFILE]).name if PROFILE in told else None,
+        cluster=scene.fleet,
+        profile=scene.wish.name if scene.wish else None,
         strict=strict,
     )
+    return Examination(result, scene)
+
+
+def _remember(found: Examination) -> None:
+    """Keep the records of nodes on which nothing failed."""
+    cluster = found.scene.fleet
+    if cluster is not None:
+        sick = {finding.node for finding in found.result.findings if finding.blocks}
+        well = [node.name for node in cluster.nodes if node.name not in sick]
+        remember(cluster, found.scene, well)
 
 
 def _subject(request: DoctorRequest, seen: Seen) -> Subject:
@@ -96,27 +165,43 @@ def _subject(request: DoctorRequest, seen: Seen) -> Subject:
     )
 
 
-def _read(subject: Subject, doors: Doors, emitter: Emitter) -> Bundle:
-    _phase(emitter, 1, "connect", subject)
-    group = doors.connect(subject.cluster)
-    hosts = [group[node.name] for node in subject.cluster.nodes if node.name in group]
+@contextlib.contextmanager
+def connected(cluster: Cluster, doors: Doors) -> Iterator[GroupResult[Host]]:
+    """Open all nodes that can be opened; closes them."""
+    group = doors.connect(cluster)
     try:
-        lost = [
-            no_connection(node, group.errors_by_node[node.name])
-            for node in subject.cluster.nodes
-            if node.name in group.errors_by_node
-        ]
-        _phase(emitter, 2, "read", subject)
-        read = read_cluster(subject, hosts, doors)
+        yield group
     finally:
-        for host in hosts:
+        for host in group.values_by_node.values():
             host.close()
-    return Bundle(readings=(*wish_readings(subject), *lost, *read.readings), unread=read.unread)
 
 
-def _phase(emitter: Emitter, number: int, title: str, subject: Subject) -> None:
-    nodes = len(subject.cluster.nodes)
-    emitter.emit("phase", title, data={"number": number, "of": _PHASES, "nodes": nodes})
+def _read(subject: Subject, group: GroupResult[Host], doors: Doors) -> Bundle:
+    nodes = subject.cluster.nodes
+    lost = [
+        no_connection(node, group.errors_by_node[node.name])
+        for node in nodes
+        if node.name in group.errors_by_node
+    ]
+    read = read_cluster(subject, [group[n.name] for n in nodes if n.name in group], doors)
+    wish = (*wish_readings(subject), *baseline_readings(subject.cluster))
+    return Bundle(readings=(*wish, *lost, *read.readings), unread=read.unread)
+
+
+@dataclass
+class _Phases:
+    """Tells where the command stands."""
+
+    emitter: Emitter
+    total: int
+    nodes: int
+    number: int = 0
+
+    def begin(self, title: str) -> None:
+        """Enter the next phase."""
+        self.number += 1
+        data = {"number": self.number, "of": self.total, "nodes": self.nodes}
+        self.emitter.emit("phase", title, data=data)
 
 
 def _while_serving(findings: Sequence[Finding], checks: Sequence[Check]) -> tuple[Finding, ...]:

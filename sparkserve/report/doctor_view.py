@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sparkserve.checks.cabling import Cable
 from sparkserve.checks.registry import theme_of
 from sparkserve.model.diagnosis import DoctorResult
 from sparkserve.model.event import Event
 from sparkserve.model.finding import Finding
+from sparkserve.model.mend import FixResult
+from sparkserve.planning.mends import mends_for
 from sparkserve.report.console import Answer, Console
 from sparkserve.report.finding_view import matters, summary_line
 from sparkserve.report.launch_plain import PlainLaunch
 from sparkserve.report.launch_view import Watching
+from sparkserve.report.mend_view import fix_lines
 from sparkserve.report.text import Line, Span, Style, line, one_line, pasted, wrapped
 
 _CLUSTER = "cluster"
@@ -42,21 +46,39 @@ def observer_for(console: Console) -> Watching:
     return PlainLaunch(console) if console.mode == "human" else _Silent()
 
 
-def doctor_answer(result: DoctorResult, *, width: int | None, verbosity: int = 0) -> Answer:
+@dataclass(frozen=True)
+class Shown:
+    """What is to be shown, and on what screen."""
+
+    result: DoctorResult
+    cables: Sequence[Cable] = ()
+    fix: FixResult | None = None
+    width: int | None = None
+    verbosity: int = 0
+
+
+def doctor_answer(shown: Shown) -> Answer:
     """The result in all forms; quiet mode gets a line per finding that matters."""
+    result = shown.result
     lines: list[Line] = []
-    for section in _sections(result, everything=verbosity > 0):
-        lines += [*section.lines(), line()]
-    lines += _unread_lines(result)
-    lines.append(summary_line(result.findings))
-    lines += _next_lines(result)
+    apart = False
+    for section in _sections(result, everything=shown.verbosity > 0):
+        told = section.lines()
+        # A node without news has one line; what has more stands apart.
+        lines += [line()] if lines and (apart or len(told) > 1) else []
+        lines += told
+        apart = len(told) > 1
+    blocks = [_cabling_lines(shown), _unread_lines(result), fix_lines(shown.fix)]
+    for block in [*blocks, [summary_line(result.findings), *_next_lines(shown)]]:
+        lines += [line(), *block] if lines and block else block
     short = [f"{f.verdict} {f.node or _CLUSTER} {f.code}" for f in result.findings if matters(f)]
-    return Answer(wrapped(lines, width), doctor_data(result), tuple(short))
+    return Answer(wrapped(lines, shown.width), doctor_data(shown), tuple(short))
 
 
-def doctor_data(result: DoctorResult) -> dict[str, Any]:
+def doctor_data(shown: Shown) -> dict[str, Any]:
     """The JSON document."""
-    return {
+    result = shown.result
+    data = {
         "ok": result.exit_code == 0,
         "exit_code": result.exit_code,
         "strict": result.strict,
@@ -64,7 +86,9 @@ def doctor_data(result: DoctorResult) -> dict[str, Any]:
         "profile": result.profile,
         "findings": [finding.model_dump(mode="json") for finding in result.findings],
         "unread": [one.model_dump(mode="json") for one in result.unread],
+        "cabling": [cable.model_dump(mode="json") for cable in shown.cables],
     }
+    return data | ({"fix": shown.fix.model_dump(mode="json")} if shown.fix else {})
 
 
 @dataclass
@@ -86,9 +110,7 @@ class _Section:
     counts: str
     groups: list[_Alike] = field(default_factory=list)
 
-    def lines(self) -> Iterable[Line]:
-        if not self.groups:
-            return [line(Span(self.title, "bold"), Span(f"  {self.counts}", "dim"))]
+    def lines(self) -> list[Line]:
         lines = [line(Span(self.title, "bold"), Span(f"  {self.counts}", "dim"))]
         theme = ""
         for group in self.groups:
@@ -116,7 +138,7 @@ def _sections(result: DoctorResult, *, everything: bool) -> list[_Section]:
 
 def _titles(groups: Sequence[_Alike], places: Sequence[str]) -> list[tuple[str | None, ...]]:
     several = sorted({group.nodes for group in groups if len(group.nodes) > 1}, key=len)
-    cluster = [(None,)] if any(group.nodes == (None,) for group in groups) else []
+    cluster = [(None,)] if any(group.nodes[0] is None for group in groups) else []
     return [*cluster, *reversed(several), *((place,) for place in places)]
 
 
@@ -187,5 +209,30 @@ def _unread_lines(result: DoctorResult) -> list[Line]:
     return [line(Span("not judged", "bold")), *lines, line()] if lines else []
 
 
-def _next_lines(result: DoctorResult) -> list[Line]:
-    return [pasted(Span("next  ", "dim"), command) for command in result.next_commands]
+def _cabling_lines(shown: Shown) -> list[Line]:
+    """The cables as a picture, where something is wrong with one, or everything is told."""
+    bad = any(cable.advice for cable in shown.cables)
+    if not shown.cables or not (bad or shown.verbosity):
+        return []
+    lines = [line(Span("cables", "bold"))]
+    for cable in shown.cables:
+        style: Style = "warn" if cable.advice else "good"
+        lines.append(line("  ", Span(f"{cable.number}  ", style), cable.text))
+        lines += [line("     ", Span(end.text, "dim")) for end in cable.ends]
+        lines += [line("     ", Span(cable.advice, "warn"))] if cable.advice else []
+    return lines
+
+
+def _next_lines(shown: Shown) -> list[Line]:
+    """What to do now, as commands."""
+    result = shown.result
+    if result.cluster is None:
+        return []
+    named = "" if result.cluster.name == "this-machine" else f" --cluster {result.cluster.name}"
+    failing = [finding for finding in result.findings if finding.outcome == "fail"]
+    commands = []
+    if mends := list(dict.fromkeys(mend.name for mend, _ in mends_for(failing))):
+        commands.append(f"sparkserve doctor{named} --fix {','.join(mends)} --dry-run")
+    if any(finding.blocks for finding in failing):
+        commands.append(f"sparkserve doctor{named} --save bundle  # to show to somebody")
+    return [pasted(Span("next  ", "dim"), command) for command in commands]
