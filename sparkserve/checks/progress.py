@@ -13,7 +13,16 @@ from sparkserve.engine.host_lines import REPLIES
 from sparkserve.facts.gpu_kinds import GpuSamples
 from sparkserve.facts.logs import EngineLog
 from sparkserve.facts.samples import MetricScrapes, ProgressSamples, RequestSamples, StreamTail
-from sparkserve.model.vigil import EngineLook, Frozen, GpuLook, frozen, wedge
+from sparkserve.model.vigil import (
+    RUNNING_GAUGES,
+    TOKEN_COUNTERS,
+    WORK_COUNTERS,
+    EngineLook,
+    Frozen,
+    GpuLook,
+    frozen,
+    wedge,
+)
 
 NO_PROGRESS_S = 300.0
 """A start stands still when no rank's counter moved for so long (case ENG_TIMEOUT_TOO_SHORT)."""
@@ -118,15 +127,15 @@ def _looks(scrapes: MetricScrapes) -> list[EngineLook]:
     """One look per scrape; without a known distance in time there is no telling how long."""
     if scrapes.period_s is None:
         return []
-    running = scrapes.values("num_running_reqs", "num_requests_running", "num_running_requests")
-    generated = scrapes.values("generation_tokens_total", "generated_tokens_total")
-    prefilled = scrapes.values("prompt_tokens_total", "prefill_tokens_total")
+    running = scrapes.values(*RUNNING_GAUGES)
+    generated = scrapes.values(*TOKEN_COUNTERS)
+    others = [scrapes.values(name) for name in WORK_COUNTERS]
     return [
         EngineLook(
             at_s=number * scrapes.period_s,
             running=running[number] if running else None,
             generated=generated[number] if generated else None,
-            prefilled=prefilled[number] if prefilled else None,
+            others=tuple(values[number] for values in others if values),
         )
         for number in range(len(scrapes.scrapes))
     ]

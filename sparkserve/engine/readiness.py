@@ -21,7 +21,7 @@ _MARKS: tuple[tuple[re.Pattern[str], Phase], ...] = (
     (re.compile(r"The server is fired up and ready to roll"), "serving"),
 )
 _LOADED = re.compile(r"shards:\s+(\d+)% Completed \| (\d+)/(\d+)")
-_KV_TOKENS = re.compile(r"max_total_num_tokens=(\d+)")
+_KV_TOKENS = re.compile(r"\b(?:max_total_num_tokens|full_token)=(\d+)")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from sparkserve.model.engine_spec import (
 )
 from sparkserve.model.place import Place
 from sparkserve.model.profile import Profile
+from sparkserve.model.vigil import MemoryRule, WedgeRule
 from sparkserve.units import GIB
 
 
@@ -75,6 +76,18 @@ def _build_rank(wanted: Wanted, rank: int) -> EngineSpec:
             head_address=wanted.places[0].address,
             lost_after_s=profile.limits.lost_after_s,
             memory_floor_bytes=round(profile.limits.memory_floor_gib * GIB),
+            start_memory=MemoryRule(
+                floor_gib=profile.limits.load_floor_gib,
+                fall_gib_per_s=profile.limits.load_fall_gib_per_s,
+                fall_below_gib=profile.limits.load_fall_below_gib,
+            ),
+            wedge=WedgeRule(
+                after_s=profile.limits.wedge_after_s, power_w=profile.limits.wedge_power_w
+            ),
+            # Only rank 0 serves requests, and an engine without metrics cannot be asked.
+            wedge_action=(
+                profile.limits.wedge_action if rank == 0 and profile.serving.metrics else "off"
+            ),
         ),
     )
 

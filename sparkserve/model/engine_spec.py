@@ -12,6 +12,7 @@ from pydantic import Field
 
 from sparkserve.model.base import Model, digest
 from sparkserve.model.layout import Layout
+from sparkserve.model.vigil import MemoryRule, WedgeAction, WedgeRule
 
 SPEC_SCHEMA = 1
 SPEC_VARIABLE = "SPARKSERVE_ENGINE_SPEC"
@@ -61,6 +62,12 @@ class GuardSpec(Model):
     """Between SIGTERM and SIGKILL when a run is torn down after a failure."""
     memory_floor_bytes: int = 0
     """Stop the run when MemAvailable stays below this; 0 = no floor."""
+    start_memory: MemoryRule = MemoryRule()
+    """Stop the run between the weights' end and ready; the default never does."""
+    start_sample_s: float = 2.0
+    wedge: WedgeRule = WedgeRule()
+    wedge_action: WedgeAction = "report"
+    wedge_sample_s: float = 10.0
 
 
 class EngineSpec(Model):

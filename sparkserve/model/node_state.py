@@ -38,6 +38,12 @@ class RankState(Model):
     """Why the rank stopped or failed; empty while it runs."""
     origin_rank: int | None = None
     """Rank whose failure ended the run; equal to ``rank`` where it began here."""
+    notice: str = ""
+    """What the guard sees and does not end, such as a wedge; empty while all seems well."""
+
+
+_TRAFFIC_BYTES_PER_S = 1 << 20
+"""Least network traffic that means work: our own connections move a few KiB. [proposal]"""
 
 
 class Progress(Model):
@@ -55,6 +61,24 @@ class Progress(Model):
     """Rows the Engram adapter served; None where no adapter reports."""
     engram_reads: dict[int, int] | None = None
     """The same by layer: different rows read from this rank's shard since the engine began."""
+    received_bytes: int | None = None
+    """What the node's network took in, Ethernet and RDMA, since it booted; None = not counted."""
+    cache_files: int | None = None
+    """Files in the caches of compiled kernels; None = not counted this time."""
+
+    def moved_since(self, old: Progress) -> bool:
+        """Whether the rank got on: it read, received more than our own words, or compiled.
+
+        The log is not looked at: what it says decides whether its growth means anything.
+        """
+        if self.read_bytes > old.read_bytes:
+            return True
+        if None not in (self.cache_files, old.cache_files) and self.cache_files != old.cache_files:
+            return True
+        if self.received_bytes is None or old.received_bytes is None:
+            return False
+        least_bytes = _TRAFFIC_BYTES_PER_S * max(self.at_s - old.at_s, 0.1)
+        return self.received_bytes - old.received_bytes >= least_bytes
 
 
 class RankStatus(Model):
@@ -67,6 +91,8 @@ class RankStatus(Model):
     reason: str = ""
     origin_rank: int | None = None
     """Rank whose end ended this one; None while it runs, or where its guard cannot tell."""
+    notice: str = ""
+    """What its guard sees and does not end."""
     pid: int | None = None
     uptime_s: float | None = None
     progress: Progress | None = None

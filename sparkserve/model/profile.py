@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from sparkserve.model.base import Model, digest
 from sparkserve.model.layout import Layout
+from sparkserve.model.vigil import WedgeAction
 
 EngineKind = Literal["sglang", "vllm", "light"]
 """``light`` is the simulated engine of ``--simulate`` and the tests: same flags, no model."""
@@ -193,6 +194,20 @@ class LimitSettings(Model):
     """Longest time for one command on a node."""
     memory_floor_gib: float = Field(default=0, ge=0)
     """Stop the run when MemAvailable stays below; 0 = no floor."""
+    load_floor_gib: float = Field(default=0, ge=0)
+    """Stop the start when MemAvailable is below, between the weights' end and ready; 0 = never.
+    Healthy starts are known that go below 10."""
+    load_fall_gib_per_s: float = Field(default=0, ge=0)
+    """Stop the start when MemAvailable falls faster, in the same time; 0 = never."""
+    load_fall_below_gib: float = Field(default=20, ge=0)
+    """How much must be left for a fast fall to stop nothing."""
+    wedge_action: WedgeAction = "report"
+    """What a guard does when requests run, no token comes and the busy GPU draws the power of an
+    idle one: ``off``, ``report`` it, or ``stop`` the run."""
+    wedge_after_s: float = Field(default=60, gt=0)
+    """For how long that must last."""
+    wedge_power_w: float = Field(default=30, gt=0)
+    """Power below which a GPU computes nothing."""
     start_memory_gib: float = Field(default=0, ge=0)
     """MemAvailable every node must have before the start."""
     lost_after_s: float = Field(default=6.0, gt=0, le=60)

@@ -7,22 +7,51 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import Field
 
 from sparkserve.model.base import Model
 
-WEDGE_FROZEN_S = 60.0
-"""For how long no token may come while requests run (case ENG_SPIN_WEDGE)."""
-WEDGE_POWER_W = 30.0
-"""A GB10 that computes draws more; one that spins draws about 20 (case ENG_SPIN_WEDGE; chosen for
-the set of cases, to be tuned on real nodes)."""
-WEDGE_UTILIZATION_PERCENT = 80.0
+WedgeAction = Literal["off", "report", "stop"]
+"""What a guard does about a wedge: not look, say it in state and status, or stop the run."""
 PRELOAD_FLOOR_GIB = 16.0
 FALL_GIB_PER_S = 2.0
 FALL_BELOW_GIB = 20.0
 """Memory guard of case ENG_GRAPH_CAPTURE_FAILED. Healthy starts are known that go below 10 GiB, so
 a profile must ask for it."""
+
+RUNNING_GAUGES = ("num_running_reqs", "num_requests_running", "num_running_requests")
+TOKEN_COUNTERS = ("generation_tokens_total", "generated_tokens_total")
+WORK_COUNTERS = (
+    "realtime_tokens_total", "prompt_tokens_total", "prefill_tokens_total", "num_requests_total",
+    "request_success_total",
+)  # fmt: skip
+"""Ends of the names that SGLang and vLLM give them, read in SGLang 0.5.23: its
+``generation_tokens_total`` counts a request's tokens when the request ends, its
+``realtime_tokens_total`` counts every step."""
+
+
+class WedgeRule(Model):
+    """When an engine that looks busy counts as wedged (case ENG_SPIN_WEDGE)."""
+
+    after_s: float = Field(default=60.0, gt=0)
+    """For how long no token may come while requests run."""
+    power_w: float = Field(default=30.0, gt=0)
+    """A GB10 that computes draws more, one that spins about 20 W; chosen from reports, to be tuned
+    on real nodes."""
+    utilization_percent: float = Field(default=80.0, ge=0, le=100)
+    """Use of the GPU above which it claims to be busy."""
+
+    def is_idle_power(self, gpu: GpuLook) -> bool:
+        """Whether the GPU claims to be busy at a power at which nothing is computed.
+
+        An unknown figure is never that: a long prefill freezes an engine's counters too and is told
+        apart by its power alone.
+        """
+        if gpu.power_w is None or gpu.utilization_percent is None:
+            return False
+        return gpu.power_w < self.power_w and gpu.utilization_percent > self.utilization_percent
 
 
 class EngineLook(Model):
@@ -32,9 +61,9 @@ class EngineLook(Model):
     running: float | None
     """Requests that it works on."""
     generated: float | None
-    """Tokens generated since it began."""
-    prefilled: float | None = None
-    """Prompt tokens worked off since it began."""
+    """Tokens generated since it began, as far as it counts them while they come."""
+    others: tuple[float, ...] = ()
+    """Further counters that grow with work, such as prompt tokens worked off."""
 
 
 class GpuLook(Model):
@@ -92,7 +121,7 @@ def frozen(looks: Sequence[EngineLook]) -> Frozen | None:
         return None
     since = newest
     for look in reversed(looks):
-        moved = look.generated != newest.generated or look.prefilled != newest.prefilled
+        moved = look.generated != newest.generated or look.others != newest.others
         if moved or not look.running:
             break
         since = look
@@ -101,23 +130,22 @@ def frozen(looks: Sequence[EngineLook]) -> Frozen | None:
     return Frozen(since.at_s, newest.at_s, newest.running, newest.generated)
 
 
-def wedge(still: Frozen | None, gpu: Sequence[GpuLook]) -> Wedge | None:
-    """A wedge: frozen for ``WEDGE_FROZEN_S``, busy, and at a power at which nothing is computed.
+def wedge(
+    still: Frozen | None, gpu: Sequence[GpuLook], rule: WedgeRule | None = None
+) -> Wedge | None:
+    """A wedge: frozen for long enough, busy, and at the power of an idle GPU all the while.
 
-    gpu: looks of one GPU during that time. Without one, or with an unknown figure, it is no wedge:
-        a long prefill freezes the counters too and is told apart by its power alone.
+    gpu: looks of one GPU during that time; without one it is no wedge.
     """
-    if still is None or still.for_s < WEDGE_FROZEN_S or not gpu:
+    rule = rule or WedgeRule()
+    if still is None or still.for_s < rule.after_s or not gpu:
         return None
-    powers = [look.power_w for look in gpu if look.power_w is not None]
-    uses = [look.utilization_percent for look in gpu if look.utilization_percent is not None]
-    if len(powers) < len(gpu) or len(uses) < len(gpu):
-        return None
-    if max(powers) >= WEDGE_POWER_W or min(uses) <= WEDGE_UTILIZATION_PERCENT:
+    if not all(rule.is_idle_power(look) for look in gpu):
         return None
     return Wedge(
         frozen_s=still.for_s, running=still.running, generated=still.generated,
-        power_w=max(powers), utilization_percent=min(uses),
+        power_w=max(look.power_w or 0.0 for look in gpu),
+        utilization_percent=min(look.utilization_percent or 0.0 for look in gpu),
     )  # fmt: skip
 
 
@@ -129,6 +157,11 @@ class MemoryRule(Model):
     fall_gib_per_s: float = Field(default=0.0, ge=0)
     """Stop when memory falls faster than this and less than ``fall_below_gib`` is left."""
     fall_below_gib: float = Field(default=0.0, ge=0)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it may ever stop anything."""
+        return self.floor_gib > 0 or self.fall_gib_per_s > 0
 
     def why(self, before_gib: float | None, now_gib: float, period_s: float) -> str | None:
         """Why this sample ends the start; None where it does not.

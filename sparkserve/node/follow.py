@@ -15,11 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sparkserve.model.run_files import ENGINE_LOG, REPORTS, STATE, STATS
-from sparkserve.node import processes
+from sparkserve.model.run_files import ENGINE_LOG, REPORTS, SPEC, STATE, STATS
+from sparkserve.node import movement, processes
 
 _POLL_S = 0.1
 _PROGRESS_S = 1.0
+_CACHES_S = 5.0
+"""Between two counts of the caches' files."""
 _MAX_LINE_BYTES = 32_768
 _MAX_READ_BYTES = 1 << 20
 _FINAL = ("stopped", "failed", "refused")
@@ -103,6 +105,7 @@ def progress(run_dir: Path, guard_pid: int) -> dict[str, Any]:
         "processes": len(family),
         "engram_rows": None if reads is None else sum(reads.values()),
         "engram_reads": reads,
+        "received_bytes": movement.received_bytes(),
     }
 
 
@@ -141,6 +144,9 @@ class Follower:
         self._state: dict[str, Any] | None = None
         self._reports: dict[str, bytes] = {}
         self._progress_at = 0.0
+        self._caches: list[Path] | None = None
+        self._counted_at = 0.0
+        self._cache_files: int | None = None
 
     def step(self) -> bool:
         """Emit what is new; True once the rank has ended and everything was told.
@@ -186,7 +192,21 @@ class Follower:
         now = time.monotonic()
         if now - self._progress_at >= _PROGRESS_S:
             self._progress_at = now
-            self._emit("progress", progress(self._run_dir, guard_pid))
+            counters = progress(self._run_dir, guard_pid)
+            self._emit("progress", counters | {"cache_files": self._count_caches(now)})
+
+    def _count_caches(self, now: float) -> int | None:
+        """Files in the engine's caches, counted anew every few seconds."""
+        if self._caches is None:
+            spec = read_json(self._run_dir / SPEC)
+            if not isinstance(spec, dict):
+                return None
+            env, root = spec.get("env") or {}, Path(str(spec.get("root", self._run_dir)))
+            self._caches = movement.cache_dirs(root, env, Path.home())
+        if self._cache_files is None or now - self._counted_at >= _CACHES_S:
+            self._cache_files = movement.cache_files(self._caches)
+            self._counted_at = now
+        return self._cache_files
 
 
 def run(run_dir: Path, *, new_only: bool = False) -> None:

@@ -17,6 +17,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,16 +26,14 @@ from sparkserve.files import replace_file
 from sparkserve.model import run_files
 from sparkserve.model.engine_spec import EngineSpec
 from sparkserve.model.node_state import GuardState, RankState
-from sparkserve.node import boot, housekeeping, keys, processes
+from sparkserve.model.vigil import Wedge
+from sparkserve.node import boot, housekeeping, keys, memory_watch, processes, wedge_watch
 from sparkserve.node.peers import HeadLink, Stop, WorkerLink
-from sparkserve.units import format_bytes
 
 _PR_SET_CHILD_SUBREAPER = 36
 _GENTLE_GRACE_S = 8.0
 """How long an engine may finish its replies; SGLang drains for about seven seconds."""
 _LINGER_S = 10.0
-_MEMORY_SAMPLES = 3
-_MEMORY_PERIOD_S = 1.0
 _TIDY_PERIOD_S = 30.0
 
 _SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
@@ -99,6 +98,9 @@ class Guard:
         self._link = self._make_link()
         self._ended: asyncio.Future[Stop] | None = None
         self._start_ticks = _own_start_ticks()
+        self._notice = ""
+        self._state_since: tuple[GuardState, float] = ("starting", time.time())
+        """The state, and when it began."""
         self._hurry = asyncio.Event()
         """Set by a stop that comes after the end: whoever asks tells the other ranks too."""
 
@@ -144,8 +146,9 @@ class Guard:
         loop.add_signal_handler(signal.SIGINT, lambda: self._asked_to_stop(gentle=False))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         link = self._link
-        memory = asyncio.create_task(self._watch_memory())
-        tidying = asyncio.create_task(self._keep_tidy())
+        vigils = [asyncio.create_task(vigil) for vigil in self._vigils()]
+        for task in vigils:
+            task.add_done_callback(_tell_failure)
         self.reap()
         try:
             if link is not None:
@@ -153,7 +156,7 @@ class Guard:
         except OSError as error:
             self.end(Stop(f"guard cannot listen: {error}", self.spec.rank, failed=True))
         stop = await self._ended
-        for task in (memory, tidying):
+        for task in vigils:
             task.cancel()
         log.info("ending the run: %s", stop)
         self.write_state("stopping", stop)
@@ -213,18 +216,21 @@ class Guard:
         reason = stop.reason if stop else ""
         if survivors:
             reason += f"; {survivors} processes survived SIGKILL (stuck in the kernel)"
+        if state != self._state_since[0]:
+            self._state_since = (state, time.time())
         record = RankState(
             run_id=self.spec.run_id,
             rank=self.spec.rank,
             node=self.spec.node,
             state=state,
-            at_s=time.time(),
+            at_s=self._state_since[1],
             guard_pid=os.getpid(),
             guard_start_ticks=self._start_ticks,
             engine_pid=self.engine_pid,
             exit_code=self.exit_code,
             reason=reason,
             origin_rank=stop.origin_rank if stop else None,
+            notice=self._notice,
         )
         try:
             replace_file(self.run_dir / run_files.STATE, record.model_dump_json().encode())
@@ -266,26 +272,36 @@ class Guard:
             await asyncio.to_thread(housekeeping.bound_log, self.run_dir / run_files.ENGINE_LOG)
             await asyncio.sleep(_TIDY_PERIOD_S)
 
-    async def _watch_memory(self) -> None:
-        floor_bytes = self.spec.guard.memory_floor_bytes
-        low = 0
-        while floor_bytes:
-            try:
-                available_bytes = processes.memory_available_bytes()
-            except (OSError, ValueError):
-                # Not observed is not low; the watch itself must go on.
-                log.exception("cannot read MemAvailable")
-                await asyncio.sleep(_MEMORY_PERIOD_S)
-                continue
-            low = low + 1 if available_bytes < floor_bytes else 0
-            if low >= _MEMORY_SAMPLES:
-                reason = (
-                    f"MemAvailable {format_bytes(available_bytes)} stayed below the floor of "
-                    f"{format_bytes(floor_bytes)} for {low} s"
-                )
-                self.end(Stop(reason, self.spec.rank, failed=True))
-                return
-            await asyncio.sleep(_MEMORY_PERIOD_S)
+    def _vigils(self) -> list[Coroutine[None, None, None]]:
+        """What is watched beside engine and peers, until the run ends."""
+        guard = self.spec.guard
+        vigils = [
+            self._keep_tidy(),
+            memory_watch.watch_floor(guard, self._end_here),
+            memory_watch.watch_start(guard, self.run_dir, self._end_here),
+        ]
+        if guard.wedge_action != "off":
+            vigils.append(wedge_watch.watch(guard, self.spec.port, self._wedge_seen))
+        return vigils
+
+    def _end_here(self, reason: str) -> None:
+        self.end(Stop(reason, self.spec.rank, failed=True))
+
+    def _wedge_seen(self, wedge: Wedge | None) -> None:
+        """Say that the engine is wedged, or that it is no more; stop it where the profile wants."""
+        if wedge is not None and self.spec.guard.wedge_action == "stop":
+            self._end_here(f"engine wedged: {wedge}")
+            return
+        before, self._notice = self._notice, f"engine wedged: {wedge}" if wedge else ""
+        if bool(before) == bool(self._notice) or (self._ended and self._ended.done()):
+            return
+        log.warning("%s", self._notice or "the engine generates again")
+        self.write_state("running")
+
+
+def _tell_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("a vigil of this guard failed", exc_info=task.exception())
 
 
 def _describe_exit(exit_code: int) -> str:

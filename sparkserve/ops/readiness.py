@@ -121,12 +121,20 @@ class Readiness:
         limit_s = self._record.profile.limits.no_progress_s
         while not done():
             self._raise_failure()
+            self._raise_small_pool()
+            self._watch.tell_stalls()
             still_s = time.monotonic() - self._watch.moved_at
             if still_s > limit_s:
                 raise NotReadyError(
                     f"no rank logged or read anything for {format_duration(still_s)}; "
-                    + self._where_they_stand(),
-                    hint=f"sparkserve logs --run {self._record.run_id}",
+                    + self._where_they_stand()
+                    + "".join(f"; {s.node}: {s.meaning}" for s in self._watch.stalls()),
+                    hint="\n".join(
+                        [
+                            *dict.fromkeys(s.pattern.fix for s in self._watch.stalls()),
+                            f"sparkserve logs --run {self._record.run_id}",
+                        ]
+                    ),
                 )
             self._watch.wait(self._anything_wrong, limit_s=_POLL_S)
         self._raise_failure()
@@ -146,6 +154,18 @@ class Readiness:
             + (f"\nits last lines:\n{tail}" if tail else ""),
             hint=f"{failure.fix}\n{logs}" if failure.fix else logs,
         )
+
+    def _raise_small_pool(self) -> None:
+        """Give up at the line that says it, minutes before the engine would be ready."""
+        context = self._record.profile.context.length_tokens
+        for _, view in sorted(self._watch.ranks.items()):
+            pool = view.progress.kv_tokens
+            if context is not None and pool is not None and pool < context:
+                raise NotReadyError(
+                    f"the KV pool on {view.address.node} holds {pool:,} tokens, less than one "
+                    f"context of {context:,} (context.length_tokens)",
+                    hint="raise context.mem_fraction_static or free memory: sparkserve plan",
+                )
 
     def _where_they_stand(self) -> str:
         return ", ".join(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sparkserve import __version__
-from sparkserve.checks import balance
+from sparkserve.checks import balance, guarded
 from sparkserve.endpoint import Endpoint
 from sparkserve.errors import ConfigError, EndpointError, NodeError
 from sparkserve.model.node_state import Progress, RankState, RankStatus, RunStatus
@@ -68,7 +68,7 @@ def run(request: StatusRequest, doors: Doors) -> RunStatus:
         ready_s=record.timings_s.get("ready"),
         decode_tokens_per_s=endpoint.decode_tokens_per_s or record.answer_tokens_per_s,
         ranks=ranks,
-        findings=balance.judge(record.profile, ranks),
+        findings=guarded.judge(record.profile, ranks) + balance.judge(record.profile, ranks),
     )
 
 
@@ -83,7 +83,7 @@ def outcome_now(recorded: str, ranks: tuple[RankStatus, ...], healthy: bool | No
         return "unreachable"
     if states <= {"stopped", "absent"}:
         return "stopped"
-    if recorded == "serving" and healthy is False:
+    if recorded == "serving" and (healthy is False or any(rank.notice for rank in ranks)):
         return "unhealthy"
     return recorded
 
@@ -132,6 +132,7 @@ def _rank_status(
         state=state.state,
         reason=state.reason,
         origin_rank=state.origin_rank,
+        notice=state.notice,
         pid=state.engine_pid,
         # Both by the node's own clock: ours may differ from it.
         uptime_s=round(max(0.0, counters.at_s - state.at_s), 1) if counters else None,

@@ -8,13 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import ValidationError
 
 from sparkserve.engine.readiness import RankProgress
-from sparkserve.engine.watcher import Watcher
+from sparkserve.engine.watcher import Fault, Watcher, match
 from sparkserve.errors import NodeError
+from sparkserve.facts.log_time import time_of
 from sparkserve.model.engine_spec import InstallReport
 from sparkserve.model.node_state import FINAL_STATES, Progress, RankState
 from sparkserve.model.record import RankFailure
@@ -26,6 +28,10 @@ _OUR_QUESTION = re.compile(r'"GET /(health|metrics)\b')
 """An engine's log line about being asked by us: that we ask is no sign that it gets on."""
 _ATTRIBUTION_S = 1.5
 """How long to wait for the failing rank's own word after another rank reported its loss."""
+_SLACK_S = 1.0
+"""Engines stamp lines by the second; within it the order of arrival is the better witness."""
+_TRUST_S = 60.0
+"""A line's time that is further from now is in another time zone, or of an old log."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,10 @@ class RankView:
     counters: Progress | None = None
     reports: dict[int, InstallReport] = field(default_factory=dict)
     """By process id."""
+    clock_ahead_s: float = 0.0
+    """How far the node's clock is before ours, by its newest counters."""
+    line_at: float = field(default_factory=time.monotonic)
+    """When its newest log line of its own came."""
     link_error: str | None = None
     """Why the node can no longer be heard; None while it can."""
     ended_order: int | None = None
@@ -83,6 +93,8 @@ class RunWatch:
         self.moved_at = time.monotonic()
         """When any rank last logged or read something."""
         self._ends = 0
+        self._told: set[tuple[int, str]] = set()
+        """Ranks and kinds of line of which the user was told."""
 
     def follow(self, address: RankAddress) -> None:
         """Begin to follow one rank; its run directory exists already."""
@@ -123,6 +135,23 @@ class RunWatch:
             view = self._culprit() or self._speaker() or self._first_ended()
             return self._describe(view)
 
+    def stalls(self) -> list[Fault]:
+        """Ranks whose newest line must not stay the newest for so long, while nothing moves."""
+        with self._changed:
+            now = time.monotonic()
+            still_s = now - self.moved_at
+            found = [
+                self.watcher.stall(rank, min(still_s, now - view.line_at))
+                for rank, view in sorted(self.ranks.items())
+                if not view.ended
+            ]
+        return [stall for stall in found if stall is not None]
+
+    def tell_stalls(self) -> None:
+        """Name the cause of every new stall, long before a launch is given up."""
+        for stall in self.stalls():
+            self._warn(stall, f"stands still after {stall.line.strip()!r}: {stall.meaning}")
+
     def close(self) -> None:
         """End the streams; what runs on the nodes is not affected."""
         self._cancel.set()
@@ -145,8 +174,7 @@ class RunWatch:
 
     def _blame(self, view: RankView) -> tuple[bool, int]:
         cause = self.watcher.cause(view.address.rank)
-        follows = cause is not None and cause.pattern.weight == "consequence"
-        return follows, view.ended_order or 0
+        return _only_follows(cause), view.ended_order or 0
 
     def _culprit(self) -> RankView | None:
         """The speaker, unless its own log says that it only lost another rank.
@@ -163,10 +191,16 @@ class RunWatch:
             origin = state.origin_rank
         reason = view.link_error or (state.reason if state else "unknown")
         speaker = self.ranks.get(origin, view)
-        cause = self.watcher.cause(origin)
+        cause = self.watcher.cause(origin, slack_s=_SLACK_S)
         fix = ""
         if cause is not None and origin == view.address.rank:
             reason, fix = f"{reason}: {cause.meaning}", cause.pattern.fix
+        elsewhere = self.watcher.cause(slack_s=_SLACK_S)
+        if _only_follows(cause) and elsewhere is not None and not _only_follows(elsewhere):
+            # A rank that waited for another one ends first where that one hangs after its error.
+            ended = f"rank {origin} ended: {reason}"
+            origin, speaker = elsewhere.rank, self.ranks[elsewhere.rank]
+            reason, fix = f"{elsewhere.meaning} ({ended})", elsewhere.pattern.fix
         return RankFailure(
             rank=origin,
             node=speaker.address.node,
@@ -219,14 +253,22 @@ class RunWatch:
         rank, node = view.address.rank, view.address.node
         if kind == "log":
             if not _OUR_QUESTION.search(str(value)):
-                self.moved_at = time.monotonic()
-            self.watcher.feed(rank, node, value)
+                self.moved_at = view.line_at = time.monotonic()
+            self.watcher.feed(rank, node, value, _written_at(view, value))
             before, view.progress = view.progress, view.progress.after(value)
             self._tell("log", view, value, {})
             if view.progress != before:
                 self._tell("progress", view, view.doing, {})
+            pattern = match(value)
+            if pattern is not None and pattern.lasting and pattern.weight == "fault":
+                found = Fault(rank, node, value, pattern, 0)
+                self._warn(found, found.meaning)
         elif kind == "state":
+            noticed = view.state.notice if view.state is not None else ""
             view.state = RankState.model_validate(value)
+            if view.state.notice != noticed:
+                said = view.state.notice or f"no longer: {noticed}"
+                self._tell("notice", view, f"rank {rank} {node}: guard: {said}", {})
             if view.ended:
                 self._mark_end(view)
             self._tell("state", view, view.state.state, view.state.model_dump(mode="json"))
@@ -237,10 +279,20 @@ class RunWatch:
         elif kind == "progress":
             counters = Progress.model_validate(value)
             old = view.counters
-            if old is None or counters.read_bytes > old.read_bytes:
+            view.clock_ahead_s = counters.at_s - time.time()
+            if old is None or counters.moved_since(old):
                 self.moved_at = time.monotonic()
             view.counters = counters
             self._tell("progress", view, view.doing, counters.model_dump())
+
+    def _warn(self, fault: Fault, message: str) -> None:
+        """Tell once per rank and kind of line."""
+        key = fault.rank, fault.meaning
+        if key not in self._told:
+            self._told.add(key)
+            text = f"rank {fault.rank} {fault.node} {message}"
+            data = {"codes": list(fault.pattern.codes), "fix": fault.pattern.fix}
+            self._tell("notice", self.ranks[fault.rank], text, data)
 
     def _mark_end(self, view: RankView) -> None:
         if view.ended_order is None:
@@ -249,3 +301,20 @@ class RunWatch:
 
     def _tell(self, kind: Any, view: RankView, message: str, data: dict[str, Any]) -> None:
         self._emitter.emit(kind, message, node=view.address.node, rank=view.address.rank, data=data)
+
+
+def _only_follows(cause: Fault | None) -> bool:
+    """Whether a rank's own log names nothing but the want of another rank."""
+    return cause is not None and (cause.pattern.weight == "consequence" or cause.pattern.yields)
+
+
+def _written_at(view: RankView, line: str) -> datetime | None:
+    """When a line was written, by our clock; None where it does not say, or is not to be trusted.
+
+    Engines stamp lines by the node's own clock, in its own zone.
+    """
+    at = time_of(line)
+    if at is None:
+        return None
+    ours = at - timedelta(seconds=view.clock_ahead_s)
+    return ours if abs(ours.timestamp() - time.time()) <= _TRUST_S else None
