@@ -1,7 +1,268 @@
-"""Container runtime, image and limits."""
+"""Container runtime, images, containers: what keeps an engine from running inside one."""
 
 from __future__ import annotations
 
-from sparkserve.checks.check import Check
+import re
+from collections.abc import Iterator
 
-CHECKS: tuple[Check, ...] = ()
+from sparkserve.checks.check import Check, Judgement, passed
+from sparkserve.checks.container_images import IMAGES
+from sparkserve.checks.scene import Scene
+from sparkserve.checks.ssh import survives_quoting
+from sparkserve.facts.containers import (
+    Container,
+    Containers,
+    DockerDaemon,
+    DockerInfo,
+    Memlock,
+    RdmaDevices,
+)
+from sparkserve.facts.rendered import ArgvUnderTest
+from sparkserve.facts.tools import Programs
+from sparkserve.facts.unified import Meminfo
+from sparkserve.model.finding import Severity
+
+_ENGINE = re.compile(
+    r"(?i)sglang|vllm|sparkserve|deepseek|dsv\d|dspark|llm|engine|rank|serve|worker|infer|model|"
+    r"(?:^|[-_/])(?:head|tp\d|node\d)"
+)
+_OTHER = re.compile(
+    r"(?i)portainer|watchtower|registry|grafana|prometheus|exporter|cadvisor|nginx|traefik|caddy|"
+    r"postgres|redis|mysql|mongo|webui|open-webui|jupyter|gitlab|nfs|dashboard|node-red|homeassist"
+)
+
+
+def is_engine(container: Container) -> bool:
+    """Whether a container serves a model, by its name, image and labels.
+
+    A name that tells nothing counts as an engine's: on a Spark that serves, few others run.
+    """
+    told = f"{container.name or ''} {container.image or ''}"
+    if any(key.startswith("sparkserve.") for key in container.labels or {}):
+        return True
+    if _ENGINE.search(told) and not _OTHER.search(container.name or ""):
+        return True
+    return not _OTHER.search(told) and not container.image
+
+
+def wants_containers(scene: Scene) -> bool:
+    """Whether the engine is to run in a container; unknown counts as yes."""
+    return scene.wish is None or scene.wish.engine.runtime == "container"
+
+
+def _access(scene: Scene) -> Iterator[Judgement]:
+    severity: Severity | None = None if wants_containers(scene) else "info"
+    for place, daemon in scene.each(DockerDaemon):
+        user = f"{place}: sudo usermod -aG docker $USER, then log in anew" if place else ""
+        if daemon.problem is None:
+            yield passed(place, "docker answers")
+        elif daemon.problem == "permission":
+            yield Judgement(
+                place, "fail", severity=severity,
+                observed="docker refuses this user, so the state of containers there is UNKNOWN",
+                expected="`docker ps` answers over the launcher's own login, without sudo",
+                fix=f"on {user}" if user else "", evidence=(daemon.message,),
+            )  # fmt: skip
+        elif daemon.problem == "not-running":
+            yield Judgement(
+                place, "fail", code="CTR_DOCKER_DOWN", severity=severity,
+                observed="the docker daemon does not run; the state of containers is UNKNOWN",
+                expected="a running daemon", fix=f"on {place or 'the node'}: "
+                "sudo systemctl enable --now docker", evidence=(daemon.message,),
+            )  # fmt: skip
+        elif wants_containers(scene):
+            yield Judgement(
+                place, "fail", code="CTR_DOCKER_ABSENT", observed="there is no docker",
+                expected="docker, as the profile runs the engine in a container",
+                fix="install docker, or set engine.runtime = \"venv\"", evidence=(daemon.message,),
+            )  # fmt: skip
+
+
+def _nvidia(scene: Scene) -> Iterator[Judgement]:
+    if not wants_containers(scene):
+        return
+    for place, info in scene.each(DockerInfo):
+        runtimes = info.runtimes or ()
+        if "nvidia" in (*runtimes, info.default_runtime):
+            yield passed(place, "docker has the nvidia runtime")
+        elif info.has_cdi_gpu:
+            yield passed(place, "docker knows the GPU by CDI")
+        elif info.runtimes is not None:
+            programs = scene.near(place, Programs)
+            tool = programs.paths.get("nvidia-ctk") if programs else None
+            yield Judgement(
+                place,
+                "fail",
+                observed=f"no nvidia runtime: docker has {', '.join(runtimes) or 'none'}"
+                + (f"; the toolkit is there ({tool})" if tool else ""),
+                expected="runtime nvidia, or a GPU known by CDI",
+                fix=f"on {place or 'the node'}: sudo nvidia-ctk runtime configure --runtime=docker "
+                "&& sudo systemctl restart docker",
+                # With the toolkit present, `--gpus` may work without a runtime of that name.
+                severity="warning" if tool else None,
+            )
+
+
+def _memlock(scene: Scene) -> Iterator[Judgement]:
+    for place, limit in scene.each(Memlock):
+        if not limit.in_container:
+            continue
+        if limit.is_unlimited:
+            yield passed(place, "locked memory is unlimited in the container")
+        else:
+            yield _limited(scene, place, f"`ulimit -l` is {limit.limit_kib} KiB in the container")
+    for place, name, container in engines(scene):
+        if container.memlock_bytes is not None and container.memlock_bytes != -1:
+            limit_kib = container.memlock_bytes // 1024
+            yield _limited(scene, place, f"docker limits {name} to {limit_kib} KiB")
+
+
+def _limited(scene: Scene, place: str | None, observed: str) -> Judgement:
+    memory = scene.near(place, Meminfo)
+    total, free = (memory.cma_total_bytes, memory.cma_free_bytes) if memory else (None, None)
+    cma = "; CMA was not read"
+    if total is not None and free is not None:
+        state = "healthy" if free <= total else "wrong, too"
+        cma = f"; CmaFree {free // 1024} kB, CmaTotal {total // 1024} kB: CMA is {state}"
+    return Judgement(
+        place, "fail", observed=observed + cma, expected="unlimited",
+        fix="start the container with --ulimit memlock=-1:-1",
+    )  # fmt: skip
+
+
+def engines(scene: Scene) -> Iterator[tuple[str | None, str, Container]]:
+    """(place, name, container) of every container of an engine, everything known of it merged."""
+    for place, fact in scene.each(Containers):
+        for container in fact.containers:
+            if is_engine(container):
+                yield place, container.name or container.id or "a container", container
+
+
+def _restarts(scene: Scene) -> Iterator[Judgement]:
+    for place, name, one in engines(scene):
+        faults = []
+        if one.restart_count is not None and one.restart_count > 1:
+            faults.append(f"{one.restart_count} restarts")
+        elif one.status == "restarting":
+            faults.append("is restarting now")
+        if one.restart_policy in ("always", "unless-stopped"):
+            faults.append(f"restart policy {one.restart_policy}")
+        if faults:
+            yield Judgement(
+                place,
+                "fail",
+                observed=f"{name}: {', '.join(faults)}",
+                expected="restart policy no, and no restarts",
+                fix=f"docker update --restart=no {name}",
+            )
+        elif one.restart_policy is not None or one.restart_count is not None:
+            yield passed(place, f"{name}: restart policy {one.restart_policy or 'not shown'}")
+
+
+def _created(scene: Scene) -> Iterator[Judgement]:
+    for place, name, one in engines(scene):
+        if one.status == "created":
+            yield Judgement(
+                place,
+                "fail",
+                observed=f"{name} is in state created: it never ran",
+                expected="running within 10 s of its start",
+                fix=f"docker inspect -f '{{{{json .Args}}}} {{{{.State.Error}}}}' {name}",
+            )
+    for place, fact, _ in scene.seen(ArgvUnderTest):
+        if survives_quoting(fact.argv):
+            yield passed(
+                place, f"{len(fact.argv)} words come through the shell's quoting unchanged"
+            )
+        else:
+            yield Judgement(
+                place,
+                "fail",
+                observed="the command line changes when it is quoted for a shell",
+                expected="the same words on the node",
+            )
+
+
+def _infiniband(scene: Scene) -> Iterator[Judgement]:
+    wish = scene.wish
+    if wish is not None and wish.engine.device == "cuda" and wish.fabric.hca:
+        for place, devices in scene.each(RdmaDevices):
+            verbs = [name for name in devices.names if name.startswith("uverbs")]
+            if verbs:
+                yield passed(place, f"/dev/infiniband has {len(verbs)} devices")
+            else:
+                yield Judgement(
+                    place, "fail", observed="no /dev/infiniband/uverbs*",
+                    expected="one per RDMA device", fix="sudo modprobe ib_uverbs mlx5_ib",
+                )  # fmt: skip
+    for place, name, one in engines(scene):
+        given = one.devices
+        if given is None or not _wants_rdma(one):
+            continue
+        if any(path == "/dev" or path.startswith("/dev/infiniband") for path in given):
+            yield passed(place, f"{name} has /dev/infiniband")
+        else:
+            yield Judgement(
+                place, "fail", observed=f"{name} is not given /dev/infiniband",
+                expected="the RDMA devices that NCCL_IB_HCA names",
+                fix="start it with --device /dev/infiniband",
+            )  # fmt: skip
+
+
+def _wants_rdma(container: Container) -> bool:
+    names = [row.partition("=")[0] for row in container.environment or ()]
+    off = "NCCL_IB_DISABLE=1" in (container.environment or ())
+    return "NCCL_IB_HCA" in names and not off
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        "DOCKER.ACCESS", "CTR_DOCKER_PERMISSION", "docker answers the launcher's user", ("doctor",),
+        "error", "hardware", (DockerDaemon,), _access,
+        why="who may not ask docker sees no container, which is not the same as none",
+        fix="sudo usermod -aG docker $USER  # then log in anew",
+        symptom="'permission denied while trying to connect to the Docker daemon socket' over SSH; "
+        "tools report that nothing runs.",
+        also=("CTR_DOCKER_DOWN", "CTR_DOCKER_ABSENT"),
+    ),
+    Check(
+        "DOCKER.NVIDIA", "CTR_NO_NVIDIA_RUNTIME", "Containers can see the GPU", ("doctor",),
+        "error", "hardware", (DockerInfo,), _nvidia,
+        why="without the runtime or CDI a container gets no GPU",
+        fix="sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
+        symptom="'unknown or invalid runtime name: nvidia', or no GPU inside the container, on one "
+        "node alone.",
+    ),
+    *IMAGES,
+    Check(
+        "CTR.MEMLOCK", "CTR_MEMLOCK", "A container may pin memory for RDMA", ("doctor",), "error",
+        "config", (Memlock,), _memlock,
+        why="RDMA pins its buffers; under a limit ibv_reg_mr fails with the words of a memory "
+        "fault. The other cause of these words is a kernel whose CMA figures are wrong",
+        fix="--ulimit memlock=-1:-1",
+        symptom="'Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory' while memory "
+        "is free.",
+    ),
+    Check(
+        "CTR.IB", "CTR_NO_INFINIBAND", "The engine gets the RDMA devices", ("doctor",), "error",
+        "config", (), _infiniband,
+        why="without them NCCL falls back to TCP or finds no device",
+        fix="--device /dev/infiniband",
+        symptom="'NET/IB : No device found', or a slow fabric.",
+    ),
+    Check(
+        "CTR.RESTARTS", "MEM_RESTART_LOOP", "Engines are not started again by docker",
+        ("profile", "doctor"), "error", "config", (Containers,), _restarts,
+        why="a start that failed for memory is repeated for ever; each try may lock the node up",
+        fix="docker update --restart=no NAME",
+        symptom="The node becomes slow or dies some minutes after every boot.",
+    ),
+    Check(
+        "CTR.STARTED", "SSH_ARGV_REPARSED", "Containers that were made also run",
+        ("launch", "watch", "doctor"), "error", "engine", (Containers,), _created,
+        why="arguments with blanks or quotes were split anew by the shell on the node, so docker "
+        "made the container and could not start its program",
+        fix="quote every argument once for the remote shell (shlex.join)",
+        symptom="One rank stays in state created; its log is empty.",
+    ),
+)  # fmt: skip
