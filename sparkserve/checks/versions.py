@@ -78,7 +78,7 @@ def _skew(scene: Scene) -> Iterator[Judgement]:
 def _differ(scene: Scene, item: _Item, values: Mapping[str, str]) -> Iterator[Judgement]:
     guilty = _odd_ones(scene, item, values)
     told = ", ".join(f"{place} {value}" for place, value in values.items())
-    distinct = " / ".join(dict.fromkeys(values.values()))
+    distinct = " / ".join(dict.fromkeys(v.removesuffix("-nvidia") for v in values.values()))
     places: list[str | None] = [*guilty] or [None]
     for place in places:
         yield Judgement(
