@@ -194,7 +194,7 @@ def _plan(reading: Reading) -> Iterable[Fact]:
     yield plan
 
 
-_RATE = r"(?:tok(?:en)?s?_?(?:per_|/_?)?s(?:ec(?:ond)?s?)?|tps|throughput)"
+_RATE = r"(?:tok(?:en)?s?_(?:per_)?s(?:ec(?:ond)?s?)?|tps|throughput)"
 _STEP_RATE = (
     r"(?:.*_)?steps?_?(?:per_)?s(?:ec(?:ond)?)?|step_rate|.*(?:step_time|ms_per_step|step_ms).*"
 )

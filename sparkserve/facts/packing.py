@@ -273,11 +273,12 @@ def _token_ids(reading: Reading) -> Iterable[Fact]:
     yield TokenIds(ids=tuple(int(one) for one in ids), vocabulary=int(told[1]) if told else None)
 
 
-_SHARD = r"(?:engram|/packs?\b|packed|\bL[0-9]+\.r[0-9]+|shards?\b)"
+_SHARD = r"(?:engram|\bL[0-9]+\.r[0-9]+)"
 READERS: tuple[Reader, ...] = (
     Reader("packing.sizes", (ShardSizes,), _sizes, commands=(
         r"stat\b(?!.* (?:-f|--file-system)\b).*%s.*", rf"stat\b(?!.* -\w*f\b)(?!.*%).*{_SHARD}.*",
-        rf"(?:ls|du|find)\b.*{_SHARD}.*",
+        rf"ls (?=.*-\w*[ls]).*{_SHARD}.*", rf"du\b.*{_SHARD}.*",
+        rf"find\b(?=.*{_SHARD}).*-printf.*%s.*",
     )),
     Reader("packing.manifest", (PackManifest,), _manifest,
         commands=(r"(?:cat|jq|python3? -m json\.tool)\b.*manifest[^/]*\.json.*",),
