@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparkserve.checks import (
+    memory_plan,
     profile_memory,
     profile_network,
     profile_serving,
@@ -15,4 +16,5 @@ CHECKS: tuple[Check, ...] = (
     *profile_memory.CHECKS,
     *profile_split.CHECKS,
     *profile_serving.CHECKS,
+    *memory_plan.CHECKS,
 )

@@ -38,7 +38,12 @@ def build(wish: MemoryWish) -> MemoryPlan:
     if wish.engine == "vllm":
         need = max(fraction * node.total_gib for node in wish.nodes)
     elif loaded is not None and pin and per_token:
-        need = formulas.needed_gib(loaded, formulas.kv_gib(pin, per_token), fraction)
+        pool = formulas.kv_gib(pin, per_token)
+        # The engine's own check, and what is taken at the same time while serving.
+        serving = _sum(_serve_terms(wish, head=True)) or 0.0
+        need = max(
+            formulas.needed_gib(loaded, pool, fraction), loaded + pool + wish.swa_gib + serving
+        )
     plan = MemoryPlan(
         wish=wish, ranks=ranks, fraction=fraction,
         fraction_note="" if wish.fraction is not None else "the engine's own choice, assumed",
@@ -65,6 +70,10 @@ def _load_terms(wish: MemoryWish) -> list[MemoryTerm]:
         how = "1 MiB buffers, 8 channels" if wish.nccl_tuned else "512 connections x 9.19 MiB"
         size = formulas.nccl_gib(tuned=wish.nccl_tuned)
         terms.append(_term("nccl", "NCCL buffers", size, "load", how))
+    if wish.engram_in_memory and wish.model.engram_rows:
+        size = formulas.tables_gib(wish.model.engram_rows, wish.ranks)
+        how = "no adapter engram_rows reads them from files"
+        terms.append(_term("tables", "Engram tables", size, "load", how))
     if wish.engram_scales_pinned and wish.model.engram_rows:
         size = formulas.scales_gib(wish.model.engram_rows, wish.ranks)
         terms.append(_term("scales", "Engram scales", size, "load", "8 B for each own row"))

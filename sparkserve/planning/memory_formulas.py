@@ -110,6 +110,11 @@ def graphs_gib(requests: int) -> float:
     return _GRAPH_BYTES_AT_16 * requests / 16 / GIB
 
 
+def tables_gib(rows: int, ranks: int) -> float:
+    """Engram tables in memory, 264 B a row: 188.8 GiB over all ranks of DeepSeek-V4.1-Flash."""
+    return 264 * rows / ranks / GIB
+
+
 def scales_gib(rows: int, ranks: int) -> float:
     """Row scales that are pinned where the rows are not packed: 8 B for each row of a rank."""
     return 8 * rows / ranks / GIB

@@ -48,6 +48,8 @@ class MemoryWish(Model):
     cuda_graphs: bool = True
     engram_cache_gib: float = 0.0
     engram_scales_pinned: bool = False
+    engram_in_memory: bool = False
+    """Whether the Engram tables themselves are held in memory."""
     measured_load_gib: float | None = None
     """What loading took in an earlier run, in place of weights, draft, NCCL and scales."""
     measured_graphs_gib: float | None = None

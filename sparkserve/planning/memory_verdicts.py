@@ -61,6 +61,9 @@ def _weights(plan: MemoryPlan) -> Iterator[Verdict]:
         room = rank.available_gib - formulas.ABORT_FLOOR_GIB
         if rank.loaded_gib is None or rank.loaded_gib <= room:
             continue
+        if rank.gib("tables") and rank.loaded_gib - rank.gib("tables") <= room:
+            yield _tables(rank, room)
+            continue
         fits = wish.model.fewest_ranks(room)
         ranks = f"{wish.ranks} rank{'s' if wish.ranks > 1 else ''}"
         yield Verdict(
@@ -71,6 +74,16 @@ def _weights(plan: MemoryPlan) -> Iterator[Verdict]:
             setting="parallel.tp" if fits else None,
             nearest=str(fits) if fits else None,
         )  # fmt: skip
+
+
+def _tables(rank: RankMemory, room: float) -> Verdict:
+    return Verdict(
+        rule="loaded <= available - 1.5", term="Engram tables", level="refuse", node=rank.node,
+        observed=f"Engram tables in memory take {rank.gib('tables'):.1f} GiB of the "
+        f"{rank.loaded_gib or 0:.1f} GiB that this rank loads",
+        expected=f"at most {room:.1f} GiB: rows read from packed files",
+        setting="adapters.engram_rows", nearest="{}",
+    )  # fmt: skip
 
 
 def _vllm_start(plan: MemoryPlan) -> Iterator[Verdict]:
@@ -106,6 +119,7 @@ def _budget(plan: MemoryPlan, rank: RankMemory) -> Iterator[Verdict]:
     wanted = max(wish.kv_tokens or 0, wish.context_tokens or 1)
     need = formulas.kv_gib(wanted, per_token)
     fraction = _fraction_for(rank, need + swa)
+    needed = formulas.needed_gib(rank.loaded_gib, need, plan.fraction)
     sums = (
         f"{rank.available_gib:.1f} - {rank.loaded_gib:.1f} - {1 - plan.fraction:.4g} x "
         f"{rank.available_gib:.1f} - 0.1 = {budget:.2f} GiB"
@@ -132,8 +146,8 @@ def _budget(plan: MemoryPlan, rank: RankMemory) -> Iterator[Verdict]:
             node=rank.node,
             observed=f"{wish.kv_tokens:,} x {per_token:,.2f} B = {need:.2f} GiB > "
             f"{budget - swa:.2f} GiB (budget {sums}, sliding-window pool {swa:g} GiB)",
-            expected=f"at most {_down(holds):,} tokens, or {plan.need_gib or 0:.1f} GiB available "
-            f"before the start, or a fraction of {_said(fraction)}",
+            expected=f"at most {_down(holds):,} tokens, or {needed:.1f} GiB available before the "
+            f"start, or a fraction of {_said(fraction)}",
             **_tokens_setting("context.kv_tokens", holds),
         )  # fmt: skip
 
