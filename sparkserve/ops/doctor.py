@@ -75,7 +75,8 @@ def run(request: DoctorRequest, doors: Doors, observer: Observer) -> Examination
     for reason in seen.reasons:
         emitter.emit("notice", reason)
     subject = _subject(request, seen)
-    phases = _Phases(emitter, _PHASES, len(subject.cluster.nodes))
+    total = _PHASES + (3 if request.fix and not request.dry_run else 0)
+    phases = _Phases(emitter, total, len(subject.cluster.nodes))
     phases.begin("connect")
     with connected(subject.cluster, doors) as group:
         phases.begin("read")
@@ -87,7 +88,7 @@ def run(request: DoctorRequest, doors: Doors, observer: Observer) -> Examination
         _remember(found)
         if not request.fix:
             return found
-        return _mend(request, subject, found, _Ward(group, doors, emitter))
+        return _mend(request, subject, found, _Ward(group, doors, phases))
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class _Ward:
 
     group: GroupResult[Host]
     doors: Doors
-    emitter: Emitter
+    phases: _Phases
 
 
 def _mend(request: DoctorRequest, subject: Subject, found: Examination, ward: _Ward) -> Examination:
@@ -106,8 +107,11 @@ def _mend(request: DoctorRequest, subject: Subject, found: Examination, ward: _W
         fix = FixResult(verb="fix", changes=changes, dry_run=request.dry_run)
         return replace(found, fix=fix)
     hosts = ward.group.values_by_node
-    fix = mend.apply(cluster, changes, hosts, ward.emitter, ward.doors)
+    ward.phases.begin("mend")
+    fix = mend.apply(cluster, changes, hosts, ward.phases.emitter, ward.doors)
+    ward.phases.begin("read again")
     read = _read(subject, ward.group, ward.doors)
+    ward.phases.begin("judge again")
     again = examined(read, request.checks, for_launch=request.for_launch, strict=request.strict)
     return replace(again, fix=fix)
 

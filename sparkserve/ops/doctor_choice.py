@@ -11,6 +11,8 @@ from sparkserve.checks.registry import ALL, THEMES
 from sparkserve.errors import ConfigError
 from sparkserve.facts.probe import Probe
 
+_ALWAYS = ("SSH.REACHABLE",)
+"""A node that could not be asked must show, whatever was asked for."""
 STAGES: tuple[str, ...] = get_args(Stage)
 
 
@@ -32,11 +34,9 @@ def choose(stage: str | None, only: Sequence[str]) -> tuple[Check, ...]:
         if (stage is None or stage in check.stages) and (not names or check.id in wanted)
     ]
     if not checks:
-        raise ConfigError(
-            f"no check of stage {stage} has the name {' or '.join(names) or 'of any'}",
-            hint="sparkserve doctor --list-checks",
-        )
-    return tuple(checks)
+        what = f"{' or '.join(names)} of stage {stage}" if names else f"of stage {stage}"
+        raise ConfigError(f"no check {what}", hint="sparkserve doctor --list-checks")
+    return tuple(check for check in ALL if check in checks or check.id in _ALWAYS)
 
 
 def catalogue(checks: Sequence[Check] = ALL) -> list[dict[str, object]]:

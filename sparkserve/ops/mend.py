@@ -26,7 +26,7 @@ from sparkserve.model.finding import Finding
 from sparkserve.model.mend import Change, FixResult, Journal, JournalEntry
 from sparkserve.model.plan import Plan, Step
 from sparkserve.ops.doors import Doors, Emitter
-from sparkserve.ops.execute import execute
+from sparkserve.ops.execute import run_stage
 from sparkserve.paths import state_dir
 from sparkserve.planning.mends import MENDS, fix_plan, mends_for, undo_plan
 from sparkserve.transport.host import Host
@@ -143,22 +143,29 @@ def take_back(cluster: Cluster, doors: Doors, emitter: Emitter) -> FixResult:
     Raises:
         ConfigError: the journal cannot be read or written.
     """
-    entries = journal(cluster.name).entries
-    changes = tuple(entry.change for entry in entries)
-    group = doors.connect(cluster)
+    changes = tuple(entry.change for entry in journal(cluster.name).entries)
+    named = {change.node for change in changes}
+    nodes = tuple(node for node in cluster.nodes if node.name in named)
+    gone = named - {node.name for node in nodes}
+    lost = [
+        f"{change.node} is no node of cluster {cluster.name} any more: {change.undo_line}"
+        for change in changes
+        if change.node in gone
+    ]
+    if not nodes:
+        return FixResult(verb="undo", changes=changes, errors=tuple(lost))
+    told = {"of": 2, "nodes": len(nodes)}
+    emitter.emit("phase", "connect", data=told | {"number": 1})
+    group = doors.connect(cluster.model_copy(update={"nodes": nodes}))
     hosts = group.values_by_node
+    lost += [error.message for error in group.errors_by_node.values()]
     try:
+        emitter.emit("phase", "take back", data=told | {"number": 2})
         reached = [change for change in changes if change.node in hosts]
         result = _carry_out(undo_plan(reached), cluster.name, reached, hosts, emitter, doors)
     finally:
         for one in hosts.values():
             one.close()
-    lost = [error.message for error in group.errors_by_node.values()]
-    lost += [
-        f"{change.node} is no node of cluster {cluster.name} any more: {change.undo_line}"
-        for change in changes
-        if change.node not in {node.name for node in cluster.nodes}
-    ]
     return result.model_copy(update={"changes": changes, "errors": (*result.errors, *lost)})
 
 
@@ -186,8 +193,8 @@ def _carry_out(
     noter = _Noter(cluster, {c.id: c for c in changes}, doors, undoing=plan.verb == "undo")
     emitter.observers.append(noter)
     try:
-        if plan.steps:
-            execute(plan, hosts, emitter, _no_waiter, command_s=_STEP_S)
+        for stage in plan.stages:
+            run_stage(stage, hosts, emitter, _no_waiter, command_s=_STEP_S)
     except ConfigError:
         raise
     except SparkserveError as error:

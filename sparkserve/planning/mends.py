@@ -172,7 +172,9 @@ def _plan(
         )
         for change, argv, undo in rows
     )
-    return Plan(verb=verb, run_id="doctor", stages=(Stage(title=title, steps=steps),))
+    # One after the other on a node: a change may need the one before it.
+    stages = (Stage(title=title, steps=steps),) if steps else ()
+    return Plan(verb=verb, run_id="doctor", stages=stages)
 
 
 def _sysctl(patient: Patient, mend: str, key: str, before: int, after: int) -> Change:

@@ -21,6 +21,8 @@ from sparkserve.report.mend_view import fix_lines
 from sparkserve.report.text import Line, Span, Style, line, one_line, pasted, wrapped
 
 _CLUSTER = "cluster"
+_UNNAMED = ("this-machine", "hosts")
+"""Clusters that have no file, so no name that an option takes."""
 _EVIDENCE_LINES = 3
 _MARK = 8
 _STYLES: dict[str, Style] = {
@@ -68,7 +70,7 @@ def doctor_answer(shown: Shown) -> Answer:
         lines += [line()] if lines and (apart or len(told) > 1) else []
         lines += told
         apart = len(told) > 1
-    blocks = [_cabling_lines(shown), _unread_lines(result), fix_lines(shown.fix)]
+    blocks = [_cabling_lines(shown), _unread_lines(result), fix_lines(shown.fix, _named(result))]
     for block in [*blocks, [summary_line(result.findings), *_next_lines(shown)]]:
         lines += [line(), *block] if lines and block else block
     short = [f"{f.verdict} {f.node or _CLUSTER} {f.code}" for f in result.findings if matters(f)]
@@ -223,15 +225,24 @@ def _cabling_lines(shown: Shown) -> list[Line]:
     return lines
 
 
+def _named(result: DoctorResult) -> str:
+    """The cluster as an option of a command; empty where it goes without saying."""
+    if result.cluster is None or result.cluster.name in _UNNAMED:
+        return ""
+    return f" --cluster {result.cluster.name}"
+
+
 def _next_lines(shown: Shown) -> list[Line]:
     """What to do now, as commands."""
     result = shown.result
     if result.cluster is None:
         return []
-    named = "" if result.cluster.name == "this-machine" else f" --cluster {result.cluster.name}"
+    named = _named(result)
     failing = [finding for finding in result.findings if finding.outcome == "fail"]
     commands = []
-    if mends := list(dict.fromkeys(mend.name for mend, _ in mends_for(failing))):
+    if shown.fix is None and (
+        mends := list(dict.fromkeys(mend.name for mend, _ in mends_for(failing)))
+    ):
         commands.append(f"sparkserve doctor{named} --fix {','.join(mends)} --dry-run")
     if any(finding.blocks for finding in failing):
         commands.append(f"sparkserve doctor{named} --save bundle  # to show to somebody")

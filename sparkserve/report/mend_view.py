@@ -14,8 +14,11 @@ def fix_answer(result: FixResult) -> Answer:
     return Answer(fix_lines(result), data, short)
 
 
-def fix_lines(result: FixResult | None) -> list[Line]:
-    """One block; empty where nobody asked for a mend."""
+def fix_lines(result: FixResult | None, named: str = "") -> list[Line]:
+    """One block; empty where nobody asked for a mend.
+
+    named: the cluster as an option of a command.
+    """
     if result is None:
         return []
     if not result.changes:
@@ -28,7 +31,7 @@ def fix_lines(result: FixResult | None) -> list[Line]:
     for change in result.changes:
         lines += _change(change, result)
     if result.verb == "fix" and result.done:
-        lines.append(pasted("  ", Span("take back  ", "dim"), "sparkserve doctor --undo"))
+        lines.append(pasted("  ", Span("take back  ", "dim"), f"sparkserve doctor{named} --undo"))
     return [*lines, *_errors(result)]
 
 
