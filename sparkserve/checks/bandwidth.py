@@ -1,7 +1,190 @@
-"""What pair tests say about the links."""
+"""What pair tests measured, against what healthy ports give."""
 
 from __future__ import annotations
 
-from sparkserve.checks.check import Check
+from collections.abc import Iterator
+from statistics import median
 
-CHECKS: tuple[Check, ...] = ()
+from sparkserve.checks.check import Check, Judgement, passed
+from sparkserve.checks.fabric_ports import LINK_SPEED_MBPS, PCIE_GTPS, PCIE_WIDTH
+from sparkserve.checks.fabric_view import at, is_fabric
+from sparkserve.checks.scene import Scene
+from sparkserve.facts.bandwidth import Rate, Rates
+from sparkserve.facts.links import Links, PciSlots
+
+HEALTHY_GBPS = (92.0, 97.0)
+"""RDMA of one half of a cage; case NET_CX7_DEGRADED."""
+ENOUGH_GBPS = 0.75 * 100
+"""Three quarters of a half's share of the port; preflight section 7."""
+DEGRADED_GBPS = (8.0, 25.0)
+"""A degraded ConnectX-7 gives this; below it is another fault. Case NET_CX7_DEGRADED."""
+LEAST_TCP_GBPS = 1.0
+"""Less over a 200 Gb/s port is a broken way or another network [proposal]."""
+UNEVEN = 0.4
+"""A pair below this part of the median pair is named [proposal]."""
+LEAST_COLLECTIVE_GBPS = 21.875 * 8
+LEAST_RING_GBPS = 10 * 8
+"""Bus bandwidth of all_gather_perf; preflight section 7."""
+LARGE_BYTES = 16 << 20
+"""A collective of smaller size measures latency [proposal]."""
+
+
+def _rdma(scene: Scene) -> Iterator[Judgement]:
+    for place, known in scene.each(Rates):
+        for rate in known.rates:
+            if rate.tool == "rdma":
+                yield _judge_rdma(scene, place, rate)
+
+
+def _judge_rdma(scene: Scene, place: str | None, rate: Rate) -> Judgement:
+    way = _way(rate)
+    expected = f"{HEALTHY_GBPS[0]:g} to {HEALTHY_GBPS[1]:g} Gb/s per half"
+    if rate.average_gbps is None or rate.average_gbps < DEGRADED_GBPS[0]:
+        told = "no result" if rate.average_gbps is None else f"{rate.average_gbps:g} Gb/s"
+        return Judgement(
+            place,
+            "fail",
+            observed=f"{told}{way}",
+            expected=expected,
+            why="less than a degraded adapter gives: another fault, such as a wrong GID, a blocked"
+            " way or a dead cable",
+            fix="sparkserve doctor --only fabric; then repeat the test on one cable",
+            code="NET_RDMA_BROKEN",
+        )
+    told = f"{rate.average_gbps:g} Gb/s{way}"
+    if rate.average_gbps >= ENOUGH_GBPS:
+        return passed(place, told)
+    narrow = _narrow(scene, place)
+    if narrow is None and rate.average_gbps <= DEGRADED_GBPS[1]:
+        return Judgement(
+            place, "fail", observed=f"degraded: {told}{_proof(scene, place)}", expected=expected
+        )
+    return Judgement(
+        place,
+        "fail",
+        observed=told + (f"; {narrow}" if narrow else ""),
+        expected=expected,
+        why="the link itself is narrow or slow" if narrow else "slower than healthy ports are",
+        fix="mend the link first, then measure again"
+        if narrow
+        else "check MTU 9000 and active_mtu 4096 at both ends, then measure again",
+        code="NET_RDMA_SLOW",
+        severity=None if narrow else "warning",
+    )
+
+
+def _way(rate: Rate) -> str:
+    device = f" on {rate.device}" if rate.device else ""
+    return device + (f" to {rate.target}" if rate.target else "")
+
+
+def _narrow(scene: Scene, place: str | None) -> str | None:
+    """What is wrong with link or PCIe at this place; None where both are well or not known."""
+    links, slots = at(scene, place, Links), at(scene, place, PciSlots)
+    for link in links.links if links else ():
+        if not is_fabric(scene, place, link.name) or link.has_carrier is False:
+            continue
+        if link.speed_mbps is not None and link.speed_mbps < LINK_SPEED_MBPS:
+            return f"{link.name} runs at {link.speed_mbps} Mb/s"
+        if link.pcie_width is not None and link.pcie_width < PCIE_WIDTH:
+            return f"{link.name} has PCIe x{link.pcie_width}"
+    for slot in slots.slots if slots else ():
+        if slot.width is not None and slot.width < PCIE_WIDTH:
+            return f"{slot.address} has PCIe x{slot.width}"
+        if slot.speed_gtps is not None and slot.speed_gtps < PCIE_GTPS:
+            return f"{slot.address} has PCIe {slot.speed_gtps:g} GT/s"
+    return None
+
+
+def _proof(scene: Scene, place: str | None) -> str:
+    """What was measured of the link, so that nobody looks there again."""
+    links, slots = at(scene, place, Links), at(scene, place, PciSlots)
+    known = [
+        f"{link.name} {link.speed_mbps} Mb/s" for link in (links.links if links else ())
+        if link.speed_mbps is not None and is_fabric(scene, place, link.name)
+    ]  # fmt: skip
+    known += [
+        f"PCIe x{slot.width} {slot.speed_gtps:g} GT/s" for slot in (slots.slots if slots else ())
+        if slot.width is not None and slot.speed_gtps is not None
+    ]  # fmt: skip
+    return f", though {' and '.join(known)} are well" if known else ""
+
+
+def _tcp(scene: Scene) -> Iterator[Judgement]:
+    found = [
+        (place, rate) for place, known in scene.each(Rates) for rate in known.rates
+        if rate.tool == "tcp"
+    ]  # fmt: skip
+    known = [rate.average_gbps for _, rate in found if rate.average_gbps is not None]
+    usual = median(known) if len(known) > 2 else None
+    for place, rate in found:
+        told = "no result" if rate.average_gbps is None else f"{rate.average_gbps:g} Gb/s"
+        told += _way(rate)
+        if rate.average_gbps is None or rate.average_gbps < LEAST_TCP_GBPS:
+            yield Judgement(
+                place,
+                "fail",
+                observed=f"TCP {told}",
+                expected=f"at least {LEAST_TCP_GBPS:g} Gb/s",
+                fix=f"ip -4 route get {rate.target or '<peer>'}: the way must leave by a fabric"
+                " interface; then check cable and MTU",
+            )
+        elif usual is not None and rate.average_gbps < UNEVEN * usual:
+            yield Judgement(
+                place,
+                "fail",
+                observed=f"TCP {told}; the median pair has {usual:g} Gb/s",
+                expected=f"at least {UNEVEN * usual:.3g} Gb/s",
+                fix=f"check cable and MTU between {place} and {rate.target or 'its peer'}",
+                severity="warning",
+            )
+        else:
+            yield passed(place, f"TCP {told}")
+
+
+def _collective(scene: Scene) -> Iterator[Judgement]:
+    for place, known in scene.each(Rates):
+        large = [
+            rate.average_gbps for rate in known.rates
+            if rate.tool == "collective" and (rate.size_bytes or 0) >= LARGE_BYTES
+            and rate.average_gbps is not None
+        ]  # fmt: skip
+        if not large:
+            continue
+        best = max(large)
+        least = LEAST_RING_GBPS if scene.wanted.topology == "ring" else LEAST_COLLECTIVE_GBPS
+        told = f"all_gather {best / 8:.3g} GB/s"
+        if best >= least:
+            yield passed(place, told)
+        else:
+            yield Judgement(
+                place, "fail", observed=told, expected=f"at least {least / 8:g} GB/s",
+                severity="warning",
+            )  # fmt: skip
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        "RDMA.BANDWIDTH", "NET_CX7_DEGRADED", "RDMA runs at full speed", ("doctor",),
+        "error", "hardware", (), _rdma,
+        why="the ConnectX-7 came up in a degraded state, though link and PCIe look right (its"
+        " power warning of 27 W says nothing: healthy nodes print it, too)",
+        fix="cold power cycle: shut down, unplug for 60 s, start, then measure again",
+        symptom="The link says 200 Gb/s and PCIe Gen5 x4, yet everything stops near 13 Gb/s.",
+        also=("NET_RDMA_BROKEN", "NET_RDMA_SLOW"),
+    ),
+    Check(
+        "TCP.BANDWIDTH", "NET_TCP_SLOW", "TCP runs at a fair speed", ("doctor",),
+        "error", "hardware", (), _tcp,
+        why="traffic takes another network or a bad cable",
+        fix="check the way, the cable and the MTU between the two nodes",
+        symptom="Copies between nodes and the start of a run are slow.",
+    ),
+    Check(
+        "NCCL.BANDWIDTH", "NET_COLLECTIVE_SLOW", "collectives run at full speed", ("doctor",),
+        "warning", "hardware", (), _collective,
+        why="NCCL uses one half of a port, TCP sockets or a small MTU",
+        fix="NCCL_DEBUG=INFO and read the `NET/IB : Using` line: both halves must be in it",
+        symptom="Prefill over several nodes is slow though each pair test is fast.",
+    ),
+)  # fmt: skip
