@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sparkserve.checks.scene import Scene
+from sparkserve.checks.scene import Scene, evidence
 from sparkserve.facts.probe import Probe
 from sparkserve.facts.reader import Fact
 from sparkserve.model.facts import Unobserved
@@ -81,6 +81,7 @@ def unknown(node: str | None, fact: Unobserved) -> Judgement:
     return Judgement(node=node, outcome="unknown", observed=fact.reason, evidence=evidence)
 
 
+_MOST_EVIDENCE = 8
 _VERDICTS: dict[tuple[Outcome, Severity], str] = {
     ("fail", "error"): "FAIL",
     ("fail", "warning"): "WARN",
@@ -103,8 +104,18 @@ def judge(checks: Sequence[Check], scene: Scene) -> tuple[Finding, ...]:
         kinds = [need for need in check.needs if not isinstance(need, Probe)]
         blind = {place: fact for kind in kinds for place, fact in scene.blind(kind)}
         judgements += [unknown(place, fact) for place, fact in blind.items() if place not in spoken]
-        found += [_finding(check, judgement) for judgement in judgements]
+        found += [_finding(check, _shown(scene, kinds, judgement)) for judgement in judgements]
     return tuple(found)
+
+
+def _shown(scene: Scene, kinds: Sequence[type[Fact]], judgement: Judgement) -> Judgement:
+    """The judgement with the readings that it rests on, where it fails and names none itself."""
+    if judgement.outcome != "fail" or judgement.evidence:
+        return judgement
+    seen = [(o.place, o.reading) for o in scene.observations if o.kind in kinds]
+    near = [reading for place, reading in seen if scene.same_place(place, judgement.node)]
+    told = evidence(near or [reading for _, reading in seen])
+    return replace(judgement, evidence=tuple(dict.fromkeys(told))[:_MOST_EVIDENCE])
 
 
 def _finding(check: Check, judgement: Judgement) -> Finding:
