@@ -20,7 +20,6 @@ from sparkserve.facts.containers import (
 from sparkserve.facts.rendered import ArgvUnderTest
 from sparkserve.facts.tools import Programs
 from sparkserve.facts.unified import Meminfo
-from sparkserve.model.finding import Severity
 
 _ENGINE = re.compile(
     r"(?i)sglang|vllm|sparkserve|deepseek|dsv\d|dspark|llm|engine|rank|serve|worker|infer|model|"
@@ -51,31 +50,42 @@ def wants_containers(scene: Scene) -> bool:
 
 
 def _access(scene: Scene) -> Iterator[Judgement]:
-    severity: Severity | None = None if wants_containers(scene) else "info"
     for place, daemon in scene.each(DockerDaemon):
-        user = f"{place}: sudo usermod -aG docker $USER, then log in anew" if place else ""
+        where = place or "the node"
         if daemon.problem is None:
             yield passed(place, "docker answers")
-        elif daemon.problem == "permission":
+        elif daemon.problem == "permission" and _blinds(scene):
             yield Judgement(
-                place, "fail", severity=severity,
-                observed="docker refuses this user, so the state of containers there is UNKNOWN",
+                place, "fail",
+                observed="docker refuses this user (permission denied), so the state of "
+                "containers there is UNKNOWN",
                 expected="`docker ps` answers over the launcher's own login, without sudo",
-                fix=f"on {user}" if user else "", evidence=(daemon.message,),
+                fix=f"on {where}: sudo usermod -aG docker $USER, then log in anew",
+                evidence=(daemon.message,),
             )  # fmt: skip
+        elif not wants_containers(scene):
+            told = "is not installed" if daemon.problem == "absent" else "does not answer"
+            yield Judgement(place, "skipped", observed=f"docker {told}; the profile needs none")
         elif daemon.problem == "not-running":
             yield Judgement(
-                place, "fail", code="CTR_DOCKER_DOWN", severity=severity,
+                place, "fail", code="CTR_DOCKER_DOWN",
                 observed="the docker daemon does not run; the state of containers is UNKNOWN",
-                expected="a running daemon", fix=f"on {place or 'the node'}: "
-                "sudo systemctl enable --now docker", evidence=(daemon.message,),
+                expected="a running daemon", evidence=(daemon.message,),
+                fix=f"on {where}: sudo systemctl enable --now docker",
             )  # fmt: skip
-        elif wants_containers(scene):
+        else:
             yield Judgement(
                 place, "fail", code="CTR_DOCKER_ABSENT", observed="there is no docker",
                 expected="docker, as the profile runs the engine in a container",
-                fix="install docker, or set engine.runtime = \"venv\"", evidence=(daemon.message,),
+                fix='install docker, or set engine.runtime = "venv"', evidence=(daemon.message,),
             )  # fmt: skip
+
+
+def _blinds(scene: Scene) -> bool:
+    """Whether a refusal hides what matters: on Sparks a stale container holds memory and ports."""
+    if scene.wish is None or scene.fleet is None or wants_containers(scene):
+        return True
+    return scene.wish.engine.device == "cuda" and len(scene.fleet.nodes) > 1
 
 
 def _nvidia(scene: Scene) -> Iterator[Judgement]:

@@ -104,7 +104,7 @@ def _unknown_key(scene: Scene, place: str | None, node: str | None, login: Conne
     return Judgement(
         node,
         "fail",
-        observed=f"the host key of {host} is not known{also}",
+        observed=f"the host key of {host} is not known{also}{_shown(login)}",
         expected="an entry in known_hosts for every address that is used, also on the fabric",
         fix=login.hint or fix,
         code="SSH_HOSTKEY_FABRIC",
@@ -117,7 +117,7 @@ def _changed_key(node: str | None, login: Connection) -> Judgement:
     return Judgement(
         node,
         "fail",
-        observed=f"the host key of {host} is not the recorded one",
+        observed=f"the host key of {host} is not the recorded one{_shown(login)}",
         expected="the recorded key",
         why="the node was installed anew, its address went to another machine, or somebody "
         "stands in between",
@@ -126,6 +126,11 @@ def _changed_key(node: str | None, login: Connection) -> Judgement:
         code="SSH_HOSTKEY_CHANGED",
         evidence=(login.message,),
     )
+
+
+def _shown(login: Connection) -> str:
+    """What a login of our own says of the keys."""
+    return f": {login.message}" if login.node is not None and login.message else ""
 
 
 def _keys(scene: Scene) -> Iterator[Judgement]:
@@ -243,19 +248,23 @@ def _homes(scene: Scene) -> Iterator[Judgement]:
 
 
 def _tools(scene: Scene) -> Iterator[Judgement]:
-    if scene.wish is None:
+    if scene.wish is None or scene.fleet is None:
         return
-    needed = ["python3", "ip"]
-    if scene.wish.engine.runtime == "container":
+    engine = scene.wish.engine
+    on_sparks = engine.device == "cuda" and engine.kind != "light" and len(scene.fleet.nodes) > 1
+    needed = ["python3"]
+    if on_sparks:
+        needed += ["ip", "curl", "rsync", "nvidia-smi"]
+    if engine.runtime == "container":
         needed.append("docker")
-    if scene.wish.engine.device == "cuda" and scene.wish.engine.kind != "light":
-        needed.append("nvidia-smi")
     for place, found in scene.each(Programs):
         missing = [name for name in needed if name in found.paths and found.paths[name] is None]
         if missing:
             yield Judgement(
                 place, "fail", observed=f"no {', no '.join(missing)} in a non-interactive shell",
-                expected=", ".join(needed), fix=f"ssh {place} 'echo $PATH'",
+                expected=", ".join(needed),
+                fix=f"on {place or 'the node'}: install it (sudo apt install {' '.join(missing)}), "
+                "or put it on the PATH of a non-interactive shell",
             )  # fmt: skip
         else:
             yield passed(place, ", ".join(needed))

@@ -25,7 +25,8 @@ from sparkserve.facts.docker_documents import (
     word,
 )
 from sparkserve.facts.docker_output import Call, documents, parse_call, table_rows
-from sparkserve.facts.probe import Context, UnusableOutput
+from sparkserve.facts.environment import Environment, environment_of
+from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader, ask_command, bare_command
 from sparkserve.model.reading import Reading
 
@@ -109,6 +110,7 @@ def _inspected(call: Call, reading: Reading) -> Iterator[Fact]:
         yield Containers()
         return
     found = documents(call, reading.text)
+    yield from _environment(found)
     if all("RootFS" in one or "RepoDigests" in one for one in found):
         yield Images(images=tuple(image_of(one, None) for one in found))
         return
@@ -127,10 +129,19 @@ def _images(call: Call, reading: Reading) -> Iterator[Fact]:
         yield Images(images=tuple(image_of_row(row) for row in table_rows(reading.text)))
         return
     found = documents(call, reading.text) if reading.text.strip() else []
-    if not found and call.verb != "images":
+    if not found and reading.rc != 0 and call.verb != "images":
         raise UnusableOutput("no image in the answer")
+    yield from _environment(found, image=True)
     one = given if len(found) == 1 else None
     yield Images(images=tuple(image_of(document, one) for document in found))
+
+
+def _environment(found: list[dict[str, Any]], *, image: bool = False) -> Iterator[Environment]:
+    """Variables of the one object that was asked for; those of several do not belong together."""
+    config = found[0].get("Config") if len(found) == 1 else None
+    rows = config.get("Env") if isinstance(config, dict) else None
+    if isinstance(rows, list) and rows:
+        yield environment_of([str(row) for row in rows], "image" if image else "container")
 
 
 def _informed(call: Call, reading: Reading) -> Iterator[Fact]:
@@ -251,37 +262,36 @@ READERS: tuple[Reader, ...] = (
         commands=(rf"{_DOCKER}(?:system )?info\b.*",),
     ),
     Reader(
-        "containers.images", (Images,), _docker(_images),
+        "containers.images", (Images, DockerDaemon), _docker(_images),
         commands=(
             rf"(?!.*\.Config\.Env\b){_DOCKER}(?:image (?:inspect|ls|list)|images)\b.*",
             rf"{_DOCKER}inspect .*--type[= ]image\b.*",
         ),
     ),
     Reader(
-        "containers.inspect", (Containers,), _docker(_inspected),
+        "containers.inspect", (Containers, DockerDaemon), _docker(_inspected),
         commands=(rf"(?!.*\.Config\.Env\b){_DOCKER}(?:container )?inspect\b.*",),
     ),
 )  # fmt: skip
-_INSPECT = "docker inspect $(docker ps -aq)"
-_LIST_LIMIT = 30
-"""Containers that are looked at closely: more are no Spark's. [proposal]"""
+_LIST_LIMIT = 40
+"""Containers and images that are looked at closely: more are no Spark's. [proposal]"""
 
 
-def _inspect_script(_: Context) -> str:
-    return (
-        f"c=$(docker ps -aq) || exit $?; c=$(echo $c | cut -d' ' -f1-{_LIST_LIMIT}); "
-        '[ -z "$c" ] || docker inspect $c'
+def _each(listing: str, inspect: str) -> Ask:
+    command = f"{inspect} $({listing})"
+    script = (
+        f"c=$({listing}) || exit $?; c=$(echo $c | cut -d' ' -f1-{_LIST_LIMIT}); "
+        f'[ -z "$c" ] || {inspect} $c'
     )
+    ask_id = f"containers.{inspect.split()[-2]}"
+    return Ask(ask_id, lambda _: script, command=command, format="json")
 
 
 ASKS: tuple[Ask, ...] = (
     ask_command("containers.info", "docker info --format '{{json .}}'", format="json"),
     ask_command("containers.ps", "docker ps -a --format '{{json .}}'", format="json"),
-    Ask("containers.inspect", _inspect_script, command=_INSPECT, format="json"),
-    ask_command(
-        "containers.images", "docker images --digests --no-trunc --format '{{json .}}'",
-        format="json",
-    ),
+    _each("docker ps -aq", "docker inspect"),
+    _each("docker images -q", "docker image inspect"),
     Ask("containers.rdma", lambda _: "ls /dev/infiniband 2>/dev/null || :",
         command="ls /dev/infiniband"),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader, ask_command
 from sparkserve.model.reading import Reading
 
-_WANTED = "docker nvidia-smi ip curl rsync python3 hf nvcc"
+_WANTED = "docker nvidia-smi nvidia-ctk ip curl rsync python3 hf nvcc"
 
 
 class Programs(Fact):
