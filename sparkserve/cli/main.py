@@ -15,6 +15,7 @@ from sparkserve.cli import (
     launch,
     logs,
     pack,
+    plan,
     profile,
     status,
     stop,
@@ -62,6 +63,7 @@ def _root(
 
 
 doctor.add_to(app)
+plan.add_to(app)
 pack.add_to(app)
 launch.add_to(app)
 status.add_to(app)
