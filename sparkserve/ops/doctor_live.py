@@ -14,7 +14,13 @@ from datetime import datetime
 from typing import Literal
 
 from sparkserve.checks.diagnose import CLUSTER, COLLECTION, NAMED, PROFILE
-from sparkserve.errors import AuthenticationError, HostKeyError, NodeError, UnreachableError
+from sparkserve.errors import (
+    AuthenticationError,
+    ConnectionLostError,
+    HostKeyError,
+    NodeError,
+    UnreachableError,
+)
 from sparkserve.facts.probe import PROBE_LIMIT_S, Context, compose, split
 from sparkserve.facts.reader import Ask, probe_ask
 from sparkserve.facts.registry import ALL as PROBES
@@ -26,13 +32,13 @@ from sparkserve.model.profile import THIS_PYTHON, Profile
 from sparkserve.model.reading import Reading
 from sparkserve.ops.bundle import plain_text
 from sparkserve.ops.doors import Doors
-from sparkserve.transport.host import Host, Result, map_hosts
+from sparkserve.transport.host import GroupResult, Host, Result, map_hosts
 
 READ_LIMIT_S = 60.0
 """For all that is read on one node, connecting not counted."""
 CONNECTION = "connection"
 """``what`` of the reading that says whether a node could be used."""
-Status = Literal["ok", "unreachable", "refused", "host-key", "lost", "no-shell", "failed"]
+Status = Literal["ok", "unreachable", "refused", "host-key", "lost", "failed"]
 
 
 @dataclass(frozen=True)
@@ -101,14 +107,19 @@ def _wanted(subject: Subject) -> Wanted:
     return from_keys({"nodes": len(cluster.nodes), "topology": topology, **ranks})
 
 
+def read_nodes(subject: Subject, hosts: Sequence[Host], doors: Doors) -> GroupResult[Bundle]:
+    """Every connected node's readings, and the errors of nodes that could not be read."""
+    nodes = {node.name: node for node in subject.cluster.nodes}
+    return map_hosts(hosts, lambda host: _read_node(subject, nodes[host.name], host, doors))
+
+
 def read_cluster(subject: Subject, hosts: Sequence[Host], doors: Doors) -> Bundle:
     """Ask every connected node everything at once.
 
     Raises:
         KeyboardInterrupt: at once; whoever closes the hosts ends what still runs on them.
     """
-    nodes = {node.name: node for node in subject.cluster.nodes}
-    group = map_hosts(hosts, lambda host: _read_node(subject, nodes[host.name], host, doors))
+    group = read_nodes(subject, hosts, doors)
     readings: list[Reading] = []
     unread: list[Unread] = []
     for node in subject.cluster.nodes:
@@ -129,41 +140,49 @@ def no_connection(node: Node, error: NodeError) -> Reading:
         status = "refused"
     elif isinstance(error, HostKeyError):
         status = "host-key"
+    elif isinstance(error, ConnectionLostError):
+        status = "lost"
     message = error.message.removeprefix(f"{node.name}: ")
     return _connection(node, status, message, error.hint or "")
 
 
 def _read_node(subject: Subject, node: Node, host: Host, doors: Doors) -> Bundle:
+    """Everything about one node.
+
+    Raises:
+        NodeError: the node could not be asked at all.
+    """
     # Random, so that no file that is printed can end its section.
     marker = f"@@sparkserve-{secrets.token_hex(8)}"
     questions = subject.questions
     begun = doors.now()
     result = host.script(compose(questions, subject.context(node), marker), timeout_s=READ_LIMIT_S)
     sections = split(result.stdout, marker)
-    connection = _connected(node, result, bool(sections))
-    readings = [connection, _collection(node.name, begun, result.elapsed_s)]
+    _refuse_nothing(node.name, result, answered=bool(sections))
+    readings = [
+        _connection(node, "ok", "", ""), _collection(node.name, begun, result.elapsed_s)
+    ]  # fmt: skip
     unread = []
     for ask in questions:
         if ask.id in sections:
             status, text = sections[ask.id]
             readings.append(ask.reading(node.name, status, plain_text(text)))
-        elif sections:
+        else:
             unread.append(_unanswered(node.name, ask))
     return Bundle(readings=tuple(readings), unread=tuple(unread))
 
 
-def _connected(node: Node, result: Result, answered: bool) -> Reading:
+def _refuse_nothing(node: str, result: Result, *, answered: bool) -> None:
     if result.status == "lost":
-        return _connection(node, "lost", "the connection was lost while the node was read", "")
+        raise ConnectionLostError(node, "the connection was lost while the node was read")
     if answered:
-        return _connection(node, "ok", "", "")
+        return
     if result.status == "timed-out":
-        return _connection(node, "failed", f"no answer within {READ_LIMIT_S:.0f} s", "")
-    return _connection(
+        raise NodeError(node, f"no answer within {READ_LIMIT_S:.0f} s")
+    raise NodeError(
         node,
-        "no-shell",
         f"no shell that runs scripts: exit {result.exit_code}: {result.tail(3) or 'no output'}",
-        "give the SSH user a login shell such as /bin/sh on that node",
+        hint="give the SSH user a login shell such as /bin/sh on that node",
     )
 
 

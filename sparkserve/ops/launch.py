@@ -10,13 +10,9 @@ from dataclasses import dataclass, field
 
 from sparkserve import __version__, runs
 from sparkserve.adapters import registry as adapter_registry
-from sparkserve.checks import launch as launch_checks
-from sparkserve.checks.check import judge
-from sparkserve.checks.scene import Scene
 from sparkserve.engine import spec as engine_spec
-from sparkserve.errors import BusyError, CheckFailed, ConfigError, SparkserveError
-from sparkserve.facts import checkpoint, host, registry, runtime
-from sparkserve.facts.probe import Context, collect
+from sparkserve.errors import BusyError, ConfigError, SparkserveError
+from sparkserve.facts import checkpoint, host, runtime
 from sparkserve.model.cluster import Cluster
 from sparkserve.model.engine_spec import EngineSpec
 from sparkserve.model.event import Observer
@@ -25,9 +21,12 @@ from sparkserve.model.finding import Finding
 from sparkserve.model.plan import Plan
 from sparkserve.model.profile import THIS_PYTHON, Profile
 from sparkserve.model.record import Endpoint, RunRecord
+from sparkserve.ops.baselines import remember
 from sparkserve.ops.bring_up import PHASES_BEFORE, BringUp, since
-from sparkserve.ops.doors import Doors, Emitter, connect_all, worst
+from sparkserve.ops.doctor_live import Subject
+from sparkserve.ops.doors import Doors, Emitter, connect_all
 from sparkserve.ops.keyfile import read_api_key
+from sparkserve.ops.launch_look import Look, look, refuse_failures, tell
 from sparkserve.ops.shard_commands import named
 from sparkserve.ops.target import Resolved, Target, resolve
 from sparkserve.planning import launch as planning
@@ -67,6 +66,7 @@ class _Launch:
     request: LaunchRequest
     resolved: Resolved
     bring_up: BringUp
+    seen: Look | None = None
     facts: dict[str, NodeFacts] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
 
@@ -108,15 +108,16 @@ def run(request: LaunchRequest, doors: Doors, observer: Observer) -> LaunchResul
         bring_up = BringUp({node.name: node for node in connected}, emitter, api_key)
         launch = _Launch(request, resolved, bring_up)
         bring_up.timings_s["connect"] = since(started)
-        _look(launch)
+        _look(launch, doors)
         existing = _existing(launch) if request.ensure else None
         if existing is not None:
             # That the nodes serve is then what was asked for, not a fault.
             launch.findings = tuple(f for f in launch.findings if f.check_id != "NODE.IDLE")
-        _tell_findings(launch)
+        tell(launch.findings, emitter)
         if existing is not None and not request.dry_run:
             return _take_up(launch, existing.run_id)
-        _refuse_failures(launch)
+        if launch.seen is not None:
+            refuse_failures(launch.seen, launch.findings, emitter)
         return _dry(launch) if request.dry_run else _start(launch, doors)
     finally:
         for node in connected:
@@ -158,54 +159,20 @@ def _refuse_contradictions(request: LaunchRequest, resolved: Resolved) -> None:
             )
 
 
-def _look(launch: _Launch) -> None:
+def _look(launch: _Launch, doors: Doors) -> None:
     """Read the facts of all nodes and judge them."""
-    profile, request = launch.profile, launch.request
+    request, profile = launch.request, launch.profile
     launch.emitter.emit("phase", "facts", data=_place(2, launch.resolved))
-    python = profile.engine.python
-    context = Context(
-        root=launch.cluster.root,
-        python=request.this_python if python == THIS_PYTHON else python,
-        model_path=profile.model.path,
-        engram_dir=profile.engram.directory,
+    subject = Subject(
+        cluster=launch.cluster,
+        profile=profile,
+        this_python=request.this_python,
+        named=named(request.target, profile.name),
     )
     started = time.monotonic()
-    group = collect(
-        list(launch.bring_up.hosts.values()),
-        (*registry.LAUNCH, *(registry.ENGRAM if profile.engram.directory else ())),
-        context,
-        timeout_s=profile.limits.command_s,
-    )
-    if group.errors_by_node:
-        raise worst(list(group.errors_by_node.values()))
-    launch.facts = dict(group)
+    launch.seen = look(subject, list(launch.bring_up.hosts.values()), doors)
+    launch.facts, launch.findings = launch.seen.facts, launch.seen.findings
     launch.bring_up.timings_s["facts"] = since(started)
-    scene = Scene(profile, launch.cluster, launch.facts, named(request.target, profile.name))
-    launch.findings = judge(launch_checks.LAUNCH, scene)
-
-
-def _tell_findings(launch: _Launch) -> None:
-    for finding in launch.findings:
-        launch.emitter.emit(
-            "finding", finding.title, node=finding.node, data=finding.model_dump(mode="json")
-        )
-
-
-def _refuse_failures(launch: _Launch) -> None:
-    blocking = [finding for finding in launch.findings if finding.blocks]
-    if not blocking:
-        return
-    lines = [
-        f"{finding.node or 'cluster'}: {finding.observed}"
-        + (f", expected {finding.expected}" if finding.expected else "")
-        for finding in blocking
-    ]
-    fix = next((finding.fix for finding in blocking if finding.fix), None)
-    if all(finding.check_id == "NODE.IDLE" for finding in blocking):
-        raise BusyError("\n".join(lines), hint=f"{fix}\nor take it up: sparkserve launch --ensure")
-    raise CheckFailed(
-        "\n".join(lines), findings=blocking, exit_code=blocking[0].exit_code, hint=fix
-    )
 
 
 def _specs(launch: _Launch, run_id: str) -> tuple[EngineSpec, ...]:
@@ -267,6 +234,9 @@ def _start(launch: _Launch, doors: Doors) -> LaunchResult:
         directory.write_facts(launch.facts)
         directory.write_findings(launch.findings)
         record = launch.bring_up.carry_out(directory, plan, record)
+        if launch.seen is not None:
+            names = [node.name for node in launch.cluster.nodes]
+            remember(launch.cluster, launch.seen.scene, names, became_ready=True)
         return LaunchResult(launch.resolved, launch.findings, plan, specs, record)
 
 
