@@ -25,10 +25,7 @@ _SLOW_STATE = 1.4
 _NODES_DIFFER = 1.3
 _NEWEST = 3
 _ON_PURPOSE = REASONS["applications_clocks_setting"]
-_HELD_BACK = (
-    REASONS["hw_slowdown"] | REASONS["sw_thermal_slowdown"] | REASONS["hw_thermal_slowdown"]
-    | REASONS["hw_power_brake_slowdown"]
-)  # fmt: skip
+_IDLE = REASONS["gpu_idle"]
 
 
 def _loaded(samples: Sequence[GpuSample]) -> list[GpuSample]:
@@ -59,7 +56,7 @@ def _clock(scene: Scene) -> Iterator[Judgement]:
                 place, "unknown", f"{told}: one look does not show that it lasts",
                 fix="look again under load for 10 s", evidence=shown(scene, place, GpuSamples),
             )  # fmt: skip
-        elif _is_hot(working) or (reasons is not None and reasons & _HELD_BACK):
+        elif _is_hot(working) or (reasons is not None and reasons & ~_IDLE):
             yield Judgement(
                 place, "fail", told, f"at least {_LOWEST_MHZ:.0f} MHz under load", code="PWR_HOT",
                 severity="warning", why="the GPU slows itself down for its heat or its supply",

@@ -12,11 +12,11 @@ from sparkserve.checks.check import Check, Judgement, passed
 from sparkserve.checks.known_bad import Match, Setup, in_range, matches
 from sparkserve.checks.machine import at, rules_apply, shown
 from sparkserve.checks.scene import Scene
-from sparkserve.facts.baseline import NodeBaseline, versions_of
+from sparkserve.facts.baseline import NodeBaseline
 from sparkserve.facts.container_kinds import Containers
 from sparkserve.facts.environment import Environment
 from sparkserve.facts.gpu import GpuDriver
-from sparkserve.facts.kernel import HostVersions
+from sparkserve.facts.kernel import HostVersions, versions_of
 from sparkserve.facts.logs import EngineLog
 from sparkserve.facts.tools import Packages
 from sparkserve.facts.unified import Meminfo

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from sparkserve.facts.kernel import HostVersions
+from sparkserve.facts.kernel import HostVersions, versions_of
 from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader
 from sparkserve.facts.unified import Buddyinfo, Meminfo
@@ -22,8 +22,6 @@ FRESH_S = 1800.0
 """A node up for less was just rebooted: what is read then is its post-reboot value. [proposal]"""
 _LARGE = 32 * MIB
 _MIDDLE = 4 * MIB
-VERSIONS = ("kernel", "driver_module", "driver_userland", "bios", "dgx_os", "docker")
-"""Versions that a routine update moves, as fields of HostVersions."""
 
 
 class NodeBaseline(Fact):
@@ -129,14 +127,6 @@ def _blocks(record: NodeBaseline, seen: Seen) -> dict[str, object]:
 def _better(one: float | None, other: float | None) -> float | None:
     known = [value for value in (one, other) if value is not None]
     return max(known, default=None)
-
-
-def versions_of(versions: HostVersions) -> dict[str, str]:
-    """Versions that a routine update moves, by name; unknown ones are left out."""
-    found = {name: getattr(versions, name) for name in VERSIONS}
-    if versions.nic_firmware:
-        found["nic_firmware"] = ", ".join(sorted(set(versions.nic_firmware.values())))
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _read(reading: Reading) -> Iterator[NodeBaseline]:

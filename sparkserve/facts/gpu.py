@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from sparkserve.facts.command_form import END, READ, RUN
 from sparkserve.facts.gpu_kinds import (
     REASONS,
     DrmSettings,
@@ -72,9 +73,7 @@ def _columns(reading: Reading, option: str) -> list[str]:
 def _rows(text: str, columns: Sequence[str]) -> Iterator[dict[str, str]]:
     for line in text.splitlines():
         words = [word.strip() for word in line.split(",")]
-        if len(words) != len(columns) or re.match(r"[\w.]+ \[\S+\]$|[\w.]+$", line.strip()):
-            continue
-        if words[0].split(" ")[0] == columns[0]:
+        if len(words) != len(columns) or words[0].split(" ")[0] == columns[0]:
             continue
         yield dict(zip(columns, words, strict=True))
 
@@ -210,6 +209,7 @@ def _load(temperature: str, pstate: str, power: str, utilization: str) -> GpuSam
         pstate=pstate,
         power_w=number_of(power),
         utilization_percent=number_of(utilization),
+        asked_memory=True,
     )
 
 
@@ -313,7 +313,7 @@ done
 """
 
 
-_SMI = r"(?:sudo |ssh (?:-\S+ )*\S+ |watch (?:-\S+ )*['\"]?)?(?:\S*/)?nvidia-smi"
+_SMI = rf"{RUN}(?:\S*/)?nvidia-smi"
 READERS: tuple[Reader, ...] = (
     Reader(
         "gpu.query", (GpuSamples,), _query, commands=(rf"{_SMI}\b.*--query-gpu\b.*",),
@@ -321,20 +321,20 @@ READERS: tuple[Reader, ...] = (
     Reader(
         "gpu.processes", (GpuProcesses,), _apps, commands=(rf"{_SMI}\b.*--query-compute-apps\b.*",),
     ),
-    Reader("gpu.list", (Gpus,), _list, commands=(rf"{_SMI} (?:-L|--list-gpus)",)),
+    Reader("gpu.list", (Gpus,), _list, commands=(rf"{_SMI} (?:-L|--list-gpus){END}",)),
     Reader("gpu.dmon", (GpuSamples,), _dmon, commands=(rf"{_SMI} dmon\b.*",)),
     Reader(
         "gpu.table", (GpuDriver,), _table,
-        commands=(rf"{_SMI}(?: ?(?:\||2>).*)?",), whats=(r"nvidia-smi",),
+        commands=(rf"{_SMI}{END}(?: ?\|.*)?",), whats=(r"nvidia-smi",),
     ),
     Reader(
         "gpu.cgroup", (ProcessOwners,), _cgroup,
-        commands=(r"cat /proc/\d+/cgroup",), paths=(r".*proc/\d+/cgroup",),
+        commands=(rf"{RUN}cat /proc/\d+/cgroup{END}",), paths=(r".*proc/\d+/cgroup",),
     ),
     Reader("gpu.owners", (ProcessOwners,), _owners, whats=(r"gpu process owners",)),
     Reader(
         "gpu.drm", (DrmSettings,), _drm,
-        commands=(r"(?:cat|grep|head) .*nvidia_drm/parameters/.*",),
+        commands=(rf"{RUN}{READ} .*nvidia_drm/parameters/.*",),
         paths=(r".*nvidia_drm/parameters/\S+",),
     ),
 )  # fmt: skip

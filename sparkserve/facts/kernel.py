@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import reduce
 
+from sparkserve.facts.command_form import END, READ, RUN
 from sparkserve.facts.keyed import parse_keyed
 from sparkserve.facts.probe import Context, UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader
@@ -39,6 +40,18 @@ class HostVersions(Fact):
     uptime_s: float | None = None
 
 
+VERSIONS = ("kernel", "driver_module", "driver_userland", "bios", "dgx_os", "docker")
+"""Versions that a routine update moves, as fields of HostVersions."""
+
+
+def versions_of(versions: HostVersions) -> dict[str, str]:
+    """Versions that a routine update moves, by name; unknown ones are left out."""
+    found = {name: getattr(versions, name) for name in VERSIONS}
+    if versions.nic_firmware:
+        found["nic_firmware"] = ", ".join(sorted(set(versions.nic_firmware.values())))
+    return {name: value for name, value in found.items() if value is not None}
+
+
 _RELEASE = re.compile(r"\d+\.\d+\.\d+(?:[-+]\S+)?")
 _FIRMWARE = re.compile(
     r"(?:fw_ver\s*[:=]?\s*|firmware-version: )?(\d{2}\.\d{2}\.\d{4})(?: \(\S+\))?"
@@ -47,6 +60,7 @@ _NAMED_FIRMWARE = re.compile(
     r"(?:\S*/infiniband/)?([A-Za-z]\w+)(?:/fw_ver)?\s*[:=]\s*(\d{2}\.\d{2}\.\d{4})"
 )
 _MODULE = re.compile(r"NVRM version:.*?\s(\d{3}\.\d+(?:\.\d+)*)\b")
+_DRIVER = re.compile(r"[3-9]\d{2}\.\d{2,3}(?:\.\d{2})?")
 _CMDLINE = re.compile(r"(?:^|\s)(?:BOOT_IMAGE=|root=|console=)")
 _ARCHITECTURE = re.compile(r"aarch64|arm64|x86_64|amd64")
 _UNAME_A = re.compile(r"Linux \S+ (\d+\.\d+\.\d+\S*) .*")
@@ -64,6 +78,8 @@ def _by_shape(line: str) -> HostVersions | None:
         return HostVersions(nic_firmware={named: match[2]})
     if match := _FIRMWARE.fullmatch(line):
         return HostVersions(nic_firmware={"": match[1]})
+    if _DRIVER.fullmatch(line):
+        return HostVersions(driver_module=line)
     if _ARCHITECTURE.fullmatch(line):
         return HostVersions(architecture=line)
     if _CMDLINE.search(line):
@@ -151,30 +167,58 @@ docker version --format 'docker={{.Server.Version}}' 2>/dev/null || true
 """
 
 
-_READ = r"(?:cat|e?grep|head|sed)"
 _PART = (
-    rf"(?:uname(?: -\w+)?|{_READ} \S*/proc/cmdline|{_READ} .*/proc/driver/nvidia/version"
-    rf"|{_READ} .*fw_ver\S*|hostname|echo(?: \S+)?)"
+    rf"(?:uname(?: -\w+)?|{READ} \S*/proc/cmdline|{READ} .*/proc/driver/nvidia/version"
+    rf"|{READ} .*fw_ver\S*|{READ} \S*/sys/module/nvidia/version|hostname|echo(?: \S+)?)"
 )
+
+
+def _release(reading: Reading) -> Iterator[HostVersions]:
+    """``/etc/dgx-release``, and what docker says of its own version."""
+    text = reading.text
+    build = re.search(r'(?m)^DGX_(?:SWBUILD|OTA)_VERSION="?([\w.-]+)', text)
+    docker = re.search(
+        r"(?:Docker version |^\s*Version: +|^)(\d{2,}\.\d+\.\d+)\b", text, re.MULTILINE
+    )
+    if build is None and docker is None:
+        raise UnusableOutput("no version in it")
+    yield HostVersions(
+        dgx_os=build[1] if build else None,
+        docker=docker[1] if docker and build is None else None,
+    )
+
+
 READERS: tuple[Reader, ...] = (
     Reader("kernel.own", (HostVersions,), _own, whats=(r"host versions",)),
     Reader(
         "kernel.cmdline", (HostVersions,), _cmdline,
-        commands=(r"cat /proc/cmdline",), paths=(r".*proc/cmdline",),
+        commands=(rf"{RUN}cat /proc/cmdline{END}",), paths=(r".*proc/cmdline",),
         whats=(r"(?:kernel )?cmdline|kernel command line",),
     ),
     Reader(
         "kernel.firmware", (HostVersions,), _firmware_file,
-        commands=(rf"{_READ} \S*.*/infiniband/\S*/fw_ver",), paths=(r".*/infiniband/[^/]*/fw_ver",),
+        commands=(rf"{RUN}{READ} .*/infiniband/\S*/fw_ver{END}",),
+        paths=(r".*/infiniband/[^/]*/fw_ver",),
     ),
     Reader(
         "kernel.page_size", (HostVersions,), _page_size,
-        commands=(r"getconf (?:PAGESIZE|PAGE_SIZE)",),
+        commands=(rf"{RUN}getconf (?:PAGESIZE|PAGE_SIZE){END}",),
+    ),
+    Reader(
+        "kernel.release", (HostVersions,), _release,
+        commands=(
+            rf"{RUN}{READ} .*/etc/dgx-release{END}",
+            rf"{RUN}docker (?:version(?: .*)?|--version|-v){END}",
+        ),
+        paths=(r".*etc/dgx-release",),
     ),
     Reader(
         "kernel.versions", (HostVersions,), _versions,
-        commands=(rf"{_PART}(?: ?(?:;|&&|\|\|) ?{_PART})*",),
-        paths=(r".*proc/driver/nvidia/version", r".*proc/sys/kernel/osrelease"),
+        commands=(rf"{RUN}{_PART}(?: ?(?:;|&&|\|\|) ?{_PART})*{END}",),
+        paths=(
+            r".*proc/driver/nvidia/version", r".*proc/sys/kernel/osrelease",
+            r".*sys/module/nvidia/version",
+        ),
         whats=(
             r".*\buname -r\b.*", r".*\bNVRM version\b.*",
             r"(?:kernel|driver|firmware|host)\b.*\b(?:versions?|release)\b.*",

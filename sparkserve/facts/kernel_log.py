@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from sparkserve.facts.command_form import RUN
 from sparkserve.facts.probe import Context, UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader
 from sparkserve.model.reading import Reading
@@ -73,20 +74,19 @@ def _script_before(_: Context) -> str:
     return f"journalctl -k -b -1 --no-pager -q 2>&1 | tail -n {_KEEP_LINES}"
 
 
-_PREFIX = r"(?:sudo |ssh (?:-\S+ )*\S+ )?"
 _BEFORE = r"(?:-b ?-1|--boot[= ]-1)"
 READERS: tuple[Reader, ...] = (
     Reader(
         "kernel_log.before", (PreviousKernelLog,), _boot_before,
-        commands=(rf"{_PREFIX}journalctl(?= .*{_BEFORE}).*",),
+        commands=(rf"{RUN}journalctl(?= .*{_BEFORE}).*",),
         whats=(r"(?:kernel log|journal|dmesg) of the (?:previous boot|boot before)",),
     ),
     Reader(
         "kernel_log.lines", (KernelLog,), _this_boot,
         commands=(
-            rf"{_PREFIX}dmesg(?:[ |].*)?",
-            rf"{_PREFIX}journalctl(?= .*(?:-k\b|--dmesg|_TRANSPORT=kernel|-\w*k\w*\b)).*",
-            rf"{_PREFIX}(?:cat|tail|grep|zgrep|less) .*(?:kern\.log|/var/log/dmesg)\S*(?: .*)?",
+            rf"{RUN}dmesg(?:[ |'\"].*)?",
+            rf"{RUN}journalctl(?= .*(?:-k\b|--dmesg|_TRANSPORT=kernel|-\w*k\w*\b)).*",
+            rf"{RUN}(?:cat|tail|grep|zgrep|less) .*(?:kern\.log|/var/log/dmesg)\S*(?: .*)?",
         ),
         paths=(r".*(?:kern\.log|dmesg)(?:[.\d]*|\.txt|\.log)",),
         whats=(r"(?:kernel (?:log|messages|ring buffer)|dmesg|journalctl -k)\b.*",),

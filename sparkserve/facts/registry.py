@@ -8,6 +8,7 @@ from sparkserve.facts import (
     bandwidth,
     baseline,
     checkpoint,
+    compound,
     containers,
     environment,
     eval_records,
@@ -63,8 +64,8 @@ PACK: tuple[Probe[Any], ...] = (host.IDENTITY, runtime.PYTHON, *ENGRAM, storage.
 ALL: tuple[Probe[Any], ...] = tuple(dict.fromkeys((*LAUNCH, *PACK)))
 
 _THEMES = (
-    rdma, links, routes, firewall, bandwidth, nccl_library, unified, kernel, kernel_log, gpu,
-    services, baseline, parity, containers, ssh, tools, filesystems, exports, packing, weights,
+    compound, rdma, links, routes, firewall, bandwidth, nccl_library, unified, kernel, kernel_log,
+    gpu, services, baseline, parity, containers, ssh, tools, filesystems, exports, packing, weights,
     sockets, logs, samples, environment, rendered, replies, eval_records, wanted, model_config,
 )  # fmt: skip
 READERS: tuple[Reader, ...] = tuple(reader for theme in _THEMES for reader in theme.READERS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from sparkserve.facts.command_form import END, RUN
 from sparkserve.facts.keyed import parse_keyed
 from sparkserve.facts.probe import Context, UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader
@@ -89,9 +90,13 @@ def _is_active(reading: Reading) -> Iterator[Services]:
     yield Services(services=tuple(services))
 
 
+_DAEMON = re.compile(r"(?:^|[\s/])([\w-]*(?:earlyoom|oomd|nohang|anti-oom|oom-?guard)[\w-]*)")
+
+
 def _processes(reading: Reading) -> Iterator[Services]:
     """``pgrep -a`` and ``ps``: the daemons that are known to watch over memory."""
-    names = re.findall(r"(?m)(?:^|[\s/])(earlyoom|systemd-oomd|nohang|oomd)\b", reading.text)
+    lines = [line for line in reading.text.splitlines() if not re.search(r"\bgrep\b", line)]
+    names = [name for line in lines for name in _DAEMON.findall(line)]
     found = (Service(name=name, is_active=True) for name in dict.fromkeys(names))
     yield Services(services=tuple(found))
 
@@ -172,32 +177,35 @@ echo "power_save=$save"
 
 READERS: tuple[Reader, ...] = (
     Reader(
-        "services.is_active", (Services,), _is_active, commands=(r"systemctl .*\bis-active .*",),
+        "services.is_active", (Services,), _is_active,
+        commands=(rf"{RUN}systemctl .*\bis-active .*",),
     ),
     Reader(
         "services.units", (Services,), _units,
-        commands=(r"systemctl(?: .*)?\b(?:list-units|list-unit-files|status)\b.*", r"systemctl"),
+        commands=(rf"{RUN}systemctl(?: .*)?\b(?:list-units|status)\b.*", rf"{RUN}systemctl",
+            rf"{RUN}systemctl --(?:type|state)\S*.*", rf"{RUN}service --status-all.*"),
     ),
     Reader(
         "services.processes", (Services,), _processes,
-        commands=(r"(?:pgrep|ps|pidof)\b.*(?:oom|nohang).*",),
+        commands=(rf"{RUN}(?:pgrep|ps|pidof)\b.*(?:oom|nohang).*",),
     ),
     Reader(
         "services.nfsd", (NfsServer,), _nfsd,
-        commands=(r"cat /proc/fs/nfsd/threads",), paths=(r".*proc/fs/nfsd/threads",),
+        commands=(rf"{RUN}cat /proc/fs/nfsd/threads{END}",), paths=(r".*proc/fs/nfsd/threads",),
     ),
     Reader(
         "services.identity", (HostIdentity,), _identity,
         commands=(
-            r"cat /etc/machine-id.*", r"cat /etc/ssh/ssh_host_.*", r"hostnamectl.*",
-            r"ssh-keygen (?:-\w+ )*-lf? ?\S*ssh_host_.*",
+            rf"{RUN}cat /etc/machine-id.*", rf"{RUN}cat /etc/ssh/ssh_host_.*",
+            rf"{RUN}hostnamectl.*",
+            rf"{RUN}ssh-keygen (?:-\w+ )*-lf? ?\S*ssh_host_.*",
         ),
         paths=(r".*etc/machine-id", r".*/ssh_host_\w+_key\.pub"), whats=(r"host identity",),
     ),
     Reader("services.wifi", (WifiState,), _wifi, whats=(r"wi-?fi state",)),
     Reader(
         "services.power_save", (WifiState,), _power_save,
-        commands=(r"iw (?:dev )?\S+ get power_save",),
+        commands=(rf"{RUN}iw (?:dev )?\S+ get power_save",),
     ),
 )  # fmt: skip
 ASKS: tuple[Ask, ...] = (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import zip_longest
 
+from sparkserve.facts.command_form import END, READ, RUN
 from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader, ask_command, ask_file
 from sparkserve.model.base import Model
@@ -74,8 +76,10 @@ _NAMES = {
     "CmaFree": "cma_free_bytes",
 }
 _LINE = re.compile(r"(?:\S*meminfo:)?\s*(\w+):\s+(\d{1,15})(?: kB)?\s*")
-_MINFREE = re.compile(r"(?:vm\.min_free_kbytes\s*=\s*)?(\d{1,12})")
-_ZONE = re.compile(r"(?:\S*buddyinfo:)?\s*Node (\d{1,4}), zone\s+(\w+)((?:\s+\d{1,12})+)\s*")
+_MINFREE = re.compile(r"(?:(?:\S+:)?vm[./]min_free_kbytes\s*=\s*)?(\d{1,12})")
+_ZONE = re.compile(
+    r"(?:\S*buddyinfo:)?\s*Node (\d{1,4}), zone\s+(\w+)(?:, type\s+\w+)?((?:\s+\d{1,12})+)\s*"
+)
 _COMPACT = {
     "compact_stall": "stalls", "compact_fail": "failures", "compact_success": "successes",
 }  # fmt: skip
@@ -163,13 +167,18 @@ def _plain(word: str) -> int:
 
 
 def _buddyinfo(reading: Reading) -> Iterator[Buddyinfo]:
-    zones = []
+    found: dict[tuple[int, str], tuple[int, ...]] = {}
     for line in reading.text.splitlines():
         if match := _ZONE.fullmatch(line):
             blocks = tuple(int(word) for word in match[3].split())
-            zones.append(Zone(node=int(match[1]), name=match[2], blocks=blocks))
-    if not zones:
+            key = int(match[1]), match[2]
+            # pagetypeinfo has a line per kind of page: their sum is what buddyinfo counts.
+            found[key] = tuple(
+                a + b for a, b in zip_longest(found.get(key, ()), blocks, fillvalue=0)
+            )
+    if not found:
         raise UnusableOutput("no line of a zone in it")
+    zones = (Zone(node=node, name=name, blocks=blocks) for (node, name), blocks in found.items())
     yield Buddyinfo(zones=tuple(zones))
 
 
@@ -192,40 +201,43 @@ def _reserve(reading: Reading) -> Iterator[Reserve]:
     raise UnusableOutput("no number of KiB")
 
 
-_READ = r"(?:cat|[ef]?grep|rg|head|tail|sed|awk|less|more|watch)"
 READERS: tuple[Reader, ...] = (
     Reader(
         "unified.meminfo", (Meminfo,), _meminfo,
-        commands=(rf"{_READ} .*/proc/meminfo(?: .*)?",), paths=(r".*meminfo(?:\.txt)?",),
+        commands=(rf"{RUN}{READ} .*/proc/meminfo(?: .*)?{END}",), paths=(r".*meminfo(?:\.txt)?",),
         whats=(r"(?:/proc/)?meminfo\b.*",),
     ),
     Reader(
         "unified.free", (Meminfo,), _free,
-        commands=(r"free(?: .*)?",), whats=(r"free( -\w+)?",),
+        commands=(rf"{RUN}free(?: .*)?{END}",), whats=(r"free( -\w+)?",),
     ),
     Reader(
         "unified.swaps", (Meminfo,), _swaps,
         commands=(
-            r"swapon(?: (?:-s|--show\S*|--summary|--bytes|--noheadings))*", r"cat /proc/swaps",
+            rf"{RUN}swapon(?: (?:-s|--show\S*|--summary|--bytes|--noheadings))*{END}",
+            rf"{RUN}cat /proc/swaps",
         ),
         paths=(r".*proc/swaps",),
     ),
     Reader(
         "unified.buddyinfo", (Buddyinfo,), _buddyinfo,
-        commands=(rf"{_READ} .*/proc/buddyinfo(?: .*)?",), paths=(r".*buddyinfo(?:\.txt)?",),
+        commands=(rf"{RUN}{READ} .*/proc/(?:buddyinfo|pagetypeinfo)(?: .*)?{END}",),
+        paths=(r".*(?:buddyinfo|pagetypeinfo)(?:\.txt)?",),
         whats=(r"(?:/proc/)?buddyinfo\b.*",),
     ),
     Reader(
         "unified.vmstat", (Compaction,), _vmstat,
-        commands=(rf"{_READ} .*/proc/vmstat(?: .*)?",), paths=(r".*proc/vmstat",),
+        commands=(rf"{RUN}{READ} .*/proc/vmstat(?: .*)?{END}",), paths=(r".*proc/vmstat",),
         whats=(r"(?:/proc/)?vmstat\b.*",),
     ),
     Reader(
         "unified.reserve", (Reserve,), _reserve,
         commands=(
-            r"sysctl (?:-\w+ )*vm\.min_free_kbytes", rf"{_READ} .*/proc/sys/vm/min_free_kbytes",
+            rf"{RUN}sysctl (?:-\w+ )*vm\.min_free_kbytes{END}",
+            rf"{RUN}sysctl -a ?\|.*min_free.*", rf"{RUN}{READ} .*/proc/sys/vm/min_free_kbytes{END}",
+            rf"{RUN}{READ} .*min_free_kbytes.*sysctl\S*(?: .*)?{END}",
         ),
-        paths=(r".*proc/sys/vm/min_free_kbytes",),
+        paths=(r".*proc/sys/vm/min_free_kbytes", r".*/sysctl(?:\.d/\S+)?\.conf"),
     ),
 )  # fmt: skip
 ASKS: tuple[Ask, ...] = (

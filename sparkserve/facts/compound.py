@@ -1,0 +1,82 @@
+"""The answer of several commands on one line: every part's own reader looks at the whole text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sparkserve.facts import kernel, unified
+from sparkserve.facts.baseline import NodeBaseline
+from sparkserve.facts.command_form import parts_of
+from sparkserve.facts.kernel import HostVersions
+from sparkserve.facts.probe import UnusableOutput
+from sparkserve.facts.reader import Ask, Fact, Reader
+from sparkserve.facts.unified import Buddyinfo, Compaction, Meminfo
+from sparkserve.model.reading import Reading
+
+# Only readers that know their lines by shape: a bare number could be anybody's.
+_BY_SHAPE = (
+    "unified.meminfo", "unified.free", "unified.buddyinfo", "unified.vmstat", "kernel.cmdline",
+    "kernel.firmware", "kernel.versions",
+)  # fmt: skip
+_PARTS = {r.id: r for r in (*unified.READERS, *kernel.READERS) if r.id in _BY_SHAPE}
+
+
+def _readers(command: str) -> list[tuple[str, Reader]]:
+    """(part, its reader) for every part; none where one of the parts has no such reader."""
+    parts = [part for part in parts_of(command) if not part.startswith(("echo", "hostname"))]
+    found = []
+    for part in parts:
+        asked = Reading(command=part)
+        reader = next((one for one in _PARTS.values() if one.takes(asked)), None)
+        if reader is None:
+            return []
+        found.append((part, reader))
+    return found
+
+
+@dataclass(frozen=True)
+class _Compound(Reader):
+    """A reader of lines whose parts are of at least two kinds."""
+
+    def takes(self, reading: Reading) -> bool:
+        """Whether every part is known, and no single reader would see all of them."""
+        if reading.command is None:
+            return False
+        return len({reader.id for _, reader in _readers(reading.command)}) > 1
+
+
+def _read(reading: Reading) -> Iterable[Fact]:
+    facts: list[Fact] = []
+    reasons = []
+    done = set()
+    for part, reader in _readers(reading.command or ""):
+        # A line of the kernel's arguments alone is known by the shape of the line here.
+        own = _PARTS["kernel.versions"] if reader.id.startswith("kernel.") else reader
+        if own.id in done:
+            continue
+        done.add(own.id)
+        try:
+            facts += own.parse(reading.model_copy(update={"command": part}))
+        except UnusableOutput as error:
+            reasons.append(f"{part}: {error}")
+    if not facts:
+        raise UnusableOutput("; ".join(reasons) or "nothing in it is known")
+    return facts
+
+
+def _last_good(reading: Reading) -> Iterable[Fact]:
+    versions = [
+        fact for fact in _PARTS["kernel.versions"].parse(reading) if isinstance(fact, HostVersions)
+    ]
+    yield NodeBaseline(served_with=kernel.versions_of(versions[0]))
+
+
+READERS: tuple[Reader, ...] = (
+    _Compound("compound.line", (Meminfo, Buddyinfo, Compaction, HostVersions), _read),
+    Reader(
+        "compound.last_good", (NodeBaseline,), _last_good,
+        whats=(r".*\b(?:last|previous) (?:known )?(?:good|successful|working)\b.*",),
+    ),
+)  # fmt: skip
+ASKS: tuple[Ask, ...] = ()
