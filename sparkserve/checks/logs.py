@@ -21,6 +21,8 @@ TEXT_ONLY = (
 )
 _OWN = ("NET_RING_TREE", "ENG_LOCKED_WORKSPACE", "ENG_JIT_MIDSERVE", "SRV_REASONING_PARSER_INIT")
 """Codes that a line proves and that have a check of their own here."""
+_FIGURES = ("ENG_GRAPH_CAPTURE_FAILED", "ENG_GARBLED_FROM_DRIFT")
+"""Codes that a line proves and that a check with more than the line tells."""
 _LINES = 6
 
 
@@ -93,7 +95,7 @@ def _proved(codes: tuple[str, ...] | None) -> Callable[[Scene], Iterator[Judgeme
         found: dict[tuple[int, str], list[Fault]] = {}
         for fault in view.watcher.open():
             code = fault.pattern.proves
-            wanted = code in codes if codes else code not in (*_OWN, "ENG_GRAPH_CAPTURE_FAILED")
+            wanted = code in codes if codes else code not in (*_OWN, *_FIGURES)
             if code and wanted and (fault.pattern.lasting or not fault.is_mild):
                 found.setdefault((fault.rank, code), []).append(fault)
         for (_, code), faults in found.items():
@@ -182,7 +184,7 @@ def _pattern(name: str) -> Pattern:
 
 
 def _also() -> tuple[str, ...]:
-    others = {pattern.proves for pattern in PATTERNS} - {*_OWN, "ENG_GRAPH_CAPTURE_FAILED", None}
+    others = {pattern.proves for pattern in PATTERNS} - {*_OWN, *_FIGURES, None}
     return tuple(sorted(code for code in others if code is not None))
 
 

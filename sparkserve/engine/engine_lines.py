@@ -113,6 +113,16 @@ FAULTS: tuple[Pattern, ...] = (
         "lower context.mem_fraction_static or the KV pool, or capture fewer batch sizes", "B73",
     ),
     Pattern(
+        "nothing-accepted",
+        regex(r"Accepted: 0 tokens, Drafted: (?P<what>[2-9]\d\d|\d{4,}) tokens"),
+        "fault",
+        "none of {what} draft tokens was accepted: the ranks do not compute the same model",
+        ("ENG_GARBLED_FROM_DRIFT",),
+        "compare image, engine version and checkpoint of all nodes: sparkserve doctor",
+        "B67",
+        lasting=True,
+    ),
+    Pattern(
         "reasoning-parser", regex(r"Auto-initialization of reasoning token IDs failed"), "fault",
         "the engine does not know the tokens that begin and end reasoning",
         ("SRV_REASONING_PARSER_INIT",),
@@ -177,8 +187,9 @@ VAGUE: tuple[Pattern, ...] = (
     Pattern(
         "lost-peer",
         regex(
-            r"(?i)TCPStore|NCCL (?:WARN|error)|ProcessGroupNCCL|ncclSystemError|ncclRemoteError"
-            r"|gloo.*(?:timed? ?out|connection)|NCCL communicator was aborted"
+            r"(?i)(?:TCPStore|ProcessGroupNCCL|gloo).*(?:error|fail|timed? ?out|watchdog|abort"
+            r"|closed|exception)|NCCL (?:WARN|error)|ncclSystemError|ncclRemoteError"
+            r"|NCCL communicator was aborted"
         ),
         "consequence",
         "this rank lost another rank",

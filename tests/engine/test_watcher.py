@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from sparkserve.engine.readiness import RankProgress
@@ -113,3 +115,108 @@ class TestProgress:
     @pytest.mark.parametrize("line", ["", "nothing to see", "Load weights maybe"])
     def test_says_nothing_about_other_lines(self, line: str) -> None:
         assert RankProgress().after(line) == RankProgress()
+
+
+READY = "[2026-11-30 12:00:20] The server is fired up and ready to roll!"
+DECODED = "[2026-11-30 12:01:00 TP0] Decode batch, #running-req: 1, #token: 12, token usage: 0.00"
+
+
+def named(watcher: Watcher, rank: int | None = None) -> tuple[int, str] | None:
+    cause = watcher.cause(rank)
+    return (cause.rank, cause.pattern.name) if cause else None
+
+
+class TestWeight:
+    @pytest.mark.parametrize("later", [READY, DECODED, "[x TP0] Load weight end. elapsed=6.00 s"])
+    def test_fault_after_which_the_rank_got_on_is_no_cause(self, later: str) -> None:
+        early = "ModuleNotFoundError: No module named 'deep_ep'"
+        assert named(fed((0, early), (0, later))) is None
+        assert named(fed((0, early), (0, later), (0, "MemoryError"))) == (0, "out-of-memory")
+
+    def test_another_ranks_progress_settles_nothing(self) -> None:
+        assert named(fed((1, "MemoryError"), (0, READY))) == (1, "out-of-memory")
+
+    def test_line_that_calls_itself_a_warning_gives_way_to_an_error_after_it(self) -> None:
+        early = "WARNING: ImportError: cannot import flash_attn, falling back to triton"
+        assert named(fed((0, early), (1, "MemoryError"))) == (1, "out-of-memory")
+        assert named(fed((0, early))) == (0, "missing-module")
+
+    def test_word_warn_of_nccl_is_a_level_not_a_weight(self) -> None:
+        line = "spark2:5:7 [0] NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate"
+        assert named(fed((0, "Broken pipe"), (1, line))) == (1, "rdma-registration")
+
+    def test_error_far_before_the_last_one_gives_way(self) -> None:
+        work = [(0, f"[12:00:{n} TP0] tuning kernel {n}") for n in range(150)]
+        watcher = fed((0, "ValueError: no such tuning file"), *work, (0, "MemoryError"))
+        assert named(watcher) == (0, "out-of-memory")
+
+    def test_first_of_two_known_errors_close_together_is_the_cause(self) -> None:
+        watcher = fed((0, "Unable to find address for: enp9"), (0, "a line"), (0, "MemoryError"))
+        assert named(watcher) == (0, "no-interface")
+
+    def test_exception_is_explained_by_the_known_line_after_it(self) -> None:
+        watcher = fed(
+            (0, "triton.runtime.errors.PTXASError: PTXAS error: internal error"),
+            (0, "ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'"),
+        )
+        assert named(watcher) == (0, "ptxas-unknown-gpu")
+
+    def test_rank_that_waited_in_vain_is_explained_by_another_ranks_error(self) -> None:
+        waited = (
+            "DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined."
+        )
+        assert named(fed((0, waited), (1, "ModuleNotFoundError: x"))) == (1, "missing-module")
+        assert named(fed((0, waited))) == (0, "clients-missing")
+
+    def test_collective_that_timed_out_is_explained_by_a_compilation_while_serving(self) -> None:
+        watcher = fed(
+            (1, "WARNING CuTeDSL JIT compilation during inference: FusedMoe. This causes a spike"),
+            (0, "WorkNCCL(SeqNum=8, OpType=ALLGATHER, NumelIn=1, Timeout(ms)=600000) ran for"),
+        )
+        assert named(watcher) == (1, "jit-while-serving")
+
+    def test_compilation_alone_ends_nothing(self) -> None:
+        assert named(fed((0, "JIT compilation during inference: FusedMoe."))) is None
+
+
+class TestTime:
+    def at(self, second: int) -> datetime:
+        return datetime(2026, 9, 14, 10, 21, second, tzinfo=UTC)
+
+    def test_earliest_counts_whatever_arrived_first(self) -> None:
+        watcher = Watcher()
+        watcher.feed(0, "spark1", "MemoryError", self.at(30))
+        watcher.feed(1, "spark2", "Unable to find address for: enp9", self.at(12))
+        assert named(watcher) == (1, "no-interface")
+
+    def test_arrival_counts_where_one_line_has_no_time(self) -> None:
+        watcher = Watcher()
+        watcher.feed(0, "spark1", "MemoryError", self.at(30))
+        watcher.feed(1, "spark2", "Unable to find address for: enp9")
+        assert named(watcher) == (0, "out-of-memory")
+
+    def test_arrival_counts_within_the_slack_of_coarse_clocks(self) -> None:
+        watcher = Watcher()
+        watcher.feed(0, "spark1", "MemoryError", self.at(13))
+        watcher.feed(1, "spark2", "Unable to find address for: enp9", self.at(12))
+        assert named(watcher) == (1, "no-interface")
+        cause = watcher.cause(slack_s=1.0)
+        assert cause is not None
+        assert cause.rank == 0
+
+
+class TestStall:
+    STOOD = "CustomAllreduce is disabled because this process group spans across nodes."
+
+    def test_is_the_newest_line_that_stood_long_enough(self) -> None:
+        watcher = fed((0, self.STOOD))
+        assert watcher.stall(0, 119.0) is None
+        stall = watcher.stall(0, 120.0)
+        assert stall is not None
+        assert "SGLANG_HOST_IP" in stall.meaning
+
+    def test_ends_with_the_next_line(self) -> None:
+        assert fed((0, self.STOOD), (0, "Init torch distributed ends.")).stall(0, 500.0) is None
+
+    def test_of_a_rank_without_lines_is_none(self) -> None:
+        assert Watcher().stall(3, 500.0) is None
