@@ -31,12 +31,14 @@ def _firewall(scene: Scene) -> Iterator[Judgement]:
     """Static rules and tried connections of one node are one finding; what was tried decides."""
     if is_alone(scene):
         return
+    closed = {place: _closed_by(scene, place) for place in _guarded(scene)}
     tried: dict[str | None, list[Connection]] = {}
     for place, known in scene.each(Connections):
+        others = [other for other, how in closed.items() if how is not None and other != place]
         for one in known.tried:
-            guilty = _owner(scene, one.address) or known.target or place
+            guilty = _owner(scene, one.address) or known.target
+            guilty = guilty or (others[0] if len(others) == 1 else None)
             tried.setdefault(guilty, []).append(one)
-    closed = {place: _closed_by(scene, place) for place in _guarded(scene)}
     for place in dict.fromkeys([*tried, *closed]):
         tests = tried.get(place, [])
         bad = [one for one in tests if one.result != "ok"]
@@ -68,7 +70,10 @@ def _owner(scene: Scene, address: str) -> str | None:
 
 
 def _guarded(scene: Scene) -> list[str | None]:
-    return list(dict.fromkeys(p for kind in (Ufw, PacketFilter) for p, _ in scene.each(kind)))
+    """Places of which it is known what may come in."""
+    by_ufw = [place for place, _ in scene.each(Ufw)]
+    by_rules = [place for place, rules in scene.each(PacketFilter) if rules.chain("INPUT")]
+    return list(dict.fromkeys([*by_ufw, *by_rules]))
 
 
 def _tests(tests: list[Connection]) -> str:
@@ -319,8 +324,8 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "NET.AER", "NET_CX7_AER_FATAL", "no fatal PCIe error", ("doctor", "watch"),
         "error", "hardware", (), _aer,
-        why="the adapter died on the PCIe bus before the engine failed; the engine must not be"
-        " started again on this host, which ends in a lock-up",
+        why="the adapter died on the PCIe bus before the engine failed; starting the engine again"
+        " on this host ends in a lock-up, so its restart is suppressed",
         fix="reboot the node; do not restart the engine before; then update the adapter's firmware",
         symptom="The API is healthy, then generations fail and the host locks up for hours.",
     ),
