@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sparkserve.checks.check import Check, Judgement
-from sparkserve.checks.scene import Scene
+from sparkserve.checks.scene import Scene, evidence
 from sparkserve.facts.container_kinds import Container, Containers
 from sparkserve.facts.kernel_log import KernelLog
+from sparkserve.facts.reader import Fact
 from sparkserve.facts.samples import StateSamples
 
 DEAD_SAMPLES = 3
@@ -23,6 +24,11 @@ _TASK = re.compile(
 _VICTIM = re.compile(r"(?i)out of memory: Killed process (?P<pid>\d+) \((?P<name>[^)]+)\)")
 
 
+def shown(scene: Scene, *kinds: type[Fact]) -> tuple[str, ...]:
+    """Which texts of some kinds were looked at."""
+    return evidence([reading for kind in kinds for _, _, reading in scene.seen(kind)])
+
+
 class Kill(NamedTuple):
     """One process that the kernel killed for memory."""
 
@@ -32,6 +38,7 @@ class Kill(NamedTuple):
     """Its control group; None where the kernel's lines do not say."""
     is_global: bool
     """Whether the whole node was out of memory, not one control group."""
+    line: str
 
 
 def kills(lines: tuple[str, ...]) -> list[Kill]:
@@ -40,10 +47,12 @@ def kills(lines: tuple[str, ...]) -> list[Kill]:
     for line in lines:
         if task := _TASK.search(line):
             everywhere = "global_oom" in line or "CONSTRAINT_NONE" in line
-            found[task["pid"]] = Kill(task["pid"], task["name"], task["group"], everywhere)
+            found[task["pid"]] = Kill(task["pid"], task["name"], task["group"], everywhere, line)
         elif victim := _VICTIM.search(line):
             everywhere = "cgroup" not in line
-            found.setdefault(victim["pid"], Kill(victim["pid"], victim["name"], None, everywhere))
+            found.setdefault(
+                victim["pid"], Kill(victim["pid"], victim["name"], None, everywhere, line)
+            )
     return list(found.values())
 
 
@@ -77,6 +86,7 @@ def _killed(scene: Scene, place: str | None, box: Container) -> Judgement:
             expected="no kill",
             why="Docker sets OOMKilled only where the container's own limit was hit; when the node "
             "runs out, the kernel's log alone says so",
+            evidence=(*shown(scene, Containers), kill.line.strip()[:300]),
         )  # fmt: skip
     if box.oom_killed:
         return Judgement(
@@ -85,12 +95,14 @@ def _killed(scene: Scene, place: str | None, box: Container) -> Judgement:
             observed=f"{name} ended with 137: it hit its own memory limit (OOMKilled=true)",
             expected="no kill",
             fix="raise the container's memory limit, or lower what the engine takes",
+            evidence=shown(scene, Containers),
         )
     unseen = "the kernel's log was not read" if log is None else "no kill in the kernel's log"
     return Judgement(
         place, "unknown", severity="info",
         observed=f"{name} ended with 137: SIGKILL, cause unknown ({unseen})",
         fix="dmesg -T | grep -iE 'oom-kill|out of memory'; journalctl | grep -i SIGKILL",
+        evidence=shown(scene, Containers, KernelLog),
     )  # fmt: skip
 
 
@@ -105,6 +117,7 @@ def _dead(scene: Scene) -> Iterator[Judgement]:
                     observed=f"the container is {state} in sample {number}, "
                     f"the {DEAD_SAMPLES}rd in a row",
                     expected="a running container while the launch waits",
+                    evidence=shown(scene, StateSamples),
                 )  # fmt: skip
                 break
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sparkserve.checks.check import Check, Judgement, passed
-from sparkserve.checks.ends import ENDS
+from sparkserve.checks.ends import ENDS, shown
 from sparkserve.checks.scene import Scene
 from sparkserve.engine.host_lines import REPLIES
 from sparkserve.facts.gpu_kinds import GpuSamples
@@ -83,6 +83,7 @@ def _no_progress(scene: Scene) -> Iterator[Judgement]:
             + quiet,
             expected="some counter of some rank moves",
             why="time-outs measure lack of progress, not age: a long load may log nothing",
+            evidence=shown(scene, EngineLog, ProgressSamples),
         )  # fmt: skip
         return
     spans = [motion.span_s for motion in motions if motion.span_s is not None]
@@ -93,6 +94,7 @@ def _no_progress(scene: Scene) -> Iterator[Judgement]:
             "fail",
             observed=f"STALL: no counter of any rank moved for {still_s:.0f} s",
             expected=f"some movement within {NO_PROGRESS_S:.0f} s",
+            evidence=shown(scene, EngineLog, ProgressSamples),
         )
 
 
@@ -108,6 +110,7 @@ def _wedged(scene: Scene) -> Iterator[Judgement]:
                 yield Judgement(
                     gpu_place or place, "fail", observed=str(found),
                     expected="tokens, or the power of a GPU that computes (30 W or more)",
+                    evidence=shown(scene, MetricScrapes, GpuSamples),
                 )  # fmt: skip
                 break
         else:
@@ -175,6 +178,7 @@ def _no_end(scene: Scene) -> Iterator[Judgement]:
                 expected=f"an end within {REQUEST_AGE_S:.0f} s"
                 + (f" and {cap} output tokens" if cap is not None else ""),
                 fix=f"abort request {request.id}, and give requests a limit: default_max_tokens",
+                evidence=shown(scene, RequestSamples),
             )  # fmt: skip
 
 
@@ -201,6 +205,7 @@ def _loop(scene: Scene) -> Iterator[Judgement]:
             place, "fail", verdict="LOOP",
             observed=f"{count} times in a row: {' '.join(unit.split())[:120]!r}",
             expected="no text that repeats itself word for word",
+            evidence=shown(scene, StreamTail),
         )  # fmt: skip
 
 
