@@ -103,6 +103,21 @@ def _wifi_log(scene: Scene) -> Iterator[Judgement]:
             then = f", then: {oopses[-1].strip()}" if oopses else ""
             first = (resets or stuck)[-1].strip()
             yield _wifi_fault(place, f"{first}{then}{when}", telling, is_dead=True)
+    yield from _hanging(scene)
+
+
+def _hanging(scene: Scene) -> Iterator[Judgement]:
+    """Networking control that does not return: its lock is held."""
+    told: dict[str | None, str] = {}
+    for place, _, _, reading in scene.observations:
+        if reading.rc == 124 and re.match(
+            r"(?:timeout \S+ )?(?:ip|nmcli)\b", reading.command or ""
+        ):
+            told.setdefault(place, reading.command or "")
+    for place, command in told.items():
+        yield Judgement(
+            place, "fail", f"`{command}` did not return", "networking control that answers"
+        )
 
 
 def _logs(scene: Scene, kind: type[Fact]) -> Iterator[tuple[str | None, tuple[str, ...]]]:

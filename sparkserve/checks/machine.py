@@ -7,6 +7,7 @@ from functools import reduce
 from typing import TypeVar
 
 from sparkserve.checks.scene import Scene, evidence
+from sparkserve.facts.container_kinds import Container
 from sparkserve.facts.gpu import NO_TOOL, Gpus
 from sparkserve.facts.kernel import HostVersions
 from sparkserve.facts.reader import Fact
@@ -80,6 +81,14 @@ def are_apart(scene: Scene, one: str | None, other: str | None) -> bool:
         return one != other
     ranks = scene.rank_of(one), scene.rank_of(other)
     return None not in ranks and ranks[0] != ranks[1]
+
+
+_SERVING = re.compile(r"(?i)dsv\d|sglang|vllm|trtllm|engine|llm|rank[-_]?\d|sparkserve")
+
+
+def is_serving(container: Container) -> bool:
+    """Whether a container looks like one of an engine, by its name and its image."""
+    return _SERVING.search(f"{container.name or ''} {container.image or ''}") is not None
 
 
 def gib(size_bytes: float) -> str:

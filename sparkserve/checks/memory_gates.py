@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from sparkserve.checks.check import Check, Judgement, passed
-from sparkserve.checks.machine import at, gib, shown
+from sparkserve.checks.machine import at, gib, is_serving, shown
 from sparkserve.checks.scene import Scene
 from sparkserve.facts.container_kinds import Containers
 from sparkserve.facts.rendered import Request
@@ -105,7 +105,11 @@ def _too_big(scene: Scene) -> Iterator[Judgement]:
         tightest = min(memories, key=lambda one: one[1].available_bytes or 0, default=None)
         node = place if tightest is None else tightest[0]
         available = None if tightest is None else tightest[1].available_bytes
-        refused = load_refusal(asked, available)
+        listed = at(scene, node, Containers)
+        runs = listed is not None and any(
+            one.status == "running" and is_serving(one) for one in listed.containers
+        )
+        refused = load_refusal(asked, available, engine_runs=runs)
         size = TEST_DEFAULT_BYTES if asked is None else asked
         if refused is None:
             yield passed(node, f"a test of {size / MIB:.0f} MiB fits")

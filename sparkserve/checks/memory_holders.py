@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from sparkserve.checks.check import Check, Judgement, passed
-from sparkserve.checks.machine import are_apart, at, gib, shown
+from sparkserve.checks.machine import are_apart, at, gib, is_serving, shown
 from sparkserve.checks.scene import Scene
 from sparkserve.facts import runtime
 from sparkserve.facts.container_kinds import Container, Containers, DockerDaemon
@@ -28,7 +28,6 @@ _DESKTOP = re.compile(
     r"|firefox\S*|chrom(?:e|ium)\S*|nautilus|xdg-desktop-portal\S*|cinnamon|code)(?: |$)"
 )
 _ENGINE = re.compile(r"(?i)sglang|vllm|engine|python|ray::|torchrun|trtllm|llama|ollama|scheduler")
-_SERVING = re.compile(r"(?i)dsv\d|sglang|vllm|trtllm|engine|llm|rank[-_]?\d|sparkserve")
 
 
 def _orphans(scene: Scene) -> Iterator[Judgement]:
@@ -83,7 +82,7 @@ def _whose(scene: Scene, place: str | None, process: GpuProcess) -> Judgement:
             place, "unknown", f"{told}; {asked}, so its owner is not known",
             fix=f"docker ps; cat /proc/{process.pid}/cgroup", evidence=proof,
         )  # fmt: skip
-    elif candidates := [c for c in running if _is_serving(c)]:
+    elif candidates := [c for c in running if is_serving(c)]:
         return _busy(scene, place, f"{told}; container {candidates[0].name} runs")
     else:
         told += " and belongs to no running container"
@@ -99,10 +98,6 @@ def _running(listed: Containers | None) -> Sequence[Container]:
     if listed is None:
         return ()
     return [c for c in listed.containers if c.status in (None, "running", "up", "paused")]
-
-
-def _is_serving(container: Container) -> bool:
-    return _SERVING.search(f"{container.name or ''} {container.image or ''}") is not None
 
 
 def _same_id(one: str | None, other: str) -> bool:

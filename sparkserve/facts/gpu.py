@@ -18,14 +18,13 @@ from sparkserve.facts.gpu_kinds import (
     ProcessOwner,
     ProcessOwners,
 )
+from sparkserve.facts.gpu_text import NO_ANSWER, NO_TOOL, dmon, full, number_of, table, told
 from sparkserve.facts.kernel import HostVersions
 from sparkserve.facts.probe import Context, UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader, ask_command
 from sparkserve.model.reading import Reading
 from sparkserve.units import MIB
 
-NO_TOOL = "no nvidia-smi"
-NO_ANSWER = "nvidia-smi did not return within its time limit"
 _NUMBERS = {
     "utilization.gpu": "utilization_percent",
     "clocks.sm": "sm_clock_mhz", "clocks.current.sm": "sm_clock_mhz",
@@ -37,31 +36,6 @@ _SIZES = {
     "memory.total": "memory_total_bytes", "memory.used": "memory_used_bytes",
     "memory.free": "memory_free_bytes",
 }  # fmt: skip
-_TROUBLE = re.compile(
-    r"(?im)^.*(?:No devices (?:were )?found|NVIDIA-SMI has failed|Failed to initialize NVML"
-    r"|Unable to determine the device handle|GPU is lost).*$"
-)
-_MISMATCH = re.compile(r"(?im)^.*Driver/library version mismatch.*$")
-_MISSING = re.compile(r"nvidia-smi: (?:command )?not found|No such file or directory")
-
-
-def _trouble(text: str) -> Iterator[Fact]:
-    """What nvidia-smi says instead of an answer."""
-    if found := _MISMATCH.search(text):
-        library = re.search(r"NVML library version: (\d{3}(?:\.\d+)+)", text)
-        yield GpuDriver(mismatch=found[0].strip())
-        if library:
-            yield HostVersions(driver_userland=library[1])
-    if found := _TROUBLE.search(text):
-        yield Gpus(problem=found[0].strip())
-
-
-def _told(reading: Reading) -> list[Fact]:
-    if reading.rc == 127 or _MISSING.search(reading.text):
-        return [Gpus(problem=NO_TOOL)]
-    if reading.rc in (124, 137):
-        return [Gpus(problem=NO_ANSWER)]
-    return list(_trouble(reading.text))
 
 
 def _columns(reading: Reading, option: str) -> list[str]:
@@ -76,12 +50,6 @@ def _rows(text: str, columns: Sequence[str]) -> Iterator[dict[str, str]]:
         if len(words) != len(columns) or words[0].split(" ")[0] == columns[0]:
             continue
         yield dict(zip(columns, words, strict=True))
-
-
-def number_of(word: str) -> float | None:
-    """The number of a cell, with or without its unit; ``[N/A]`` and its like are None."""
-    match = re.fullmatch(r"(-?\d{1,12}(?:\.\d{1,6})?)(?: ?(?:%|MHz|W|MiB|C))?", word)
-    return float(match[1]) if match else None
 
 
 def _bits(row: dict[str, str]) -> int | None:
@@ -115,7 +83,7 @@ def _sample(row: dict[str, str]) -> GpuSample:
 
 
 def _query(reading: Reading) -> list[Fact]:
-    if trouble := _told(reading):
+    if trouble := told(reading):
         return trouble
     columns = _columns(reading, "gpu")
     rows = list(_rows(reading.text, columns))
@@ -132,7 +100,7 @@ def _query(reading: Reading) -> list[Fact]:
 
 
 def _apps(reading: Reading) -> list[Fact]:
-    if trouble := _told(reading):
+    if trouble := told(reading):
         return trouble
     columns = _columns(reading, "compute-apps")
     if "pid" not in columns:
@@ -161,79 +129,12 @@ def _apps(reading: Reading) -> list[Fact]:
 
 
 def _list(reading: Reading) -> list[Fact]:
-    if trouble := _told(reading):
+    if trouble := told(reading):
         return trouble
     names = re.findall(r"(?m)^\s*GPU \d+: (.+?)(?: \(UUID: .*)?$", reading.text)
     if not names:
         raise UnusableOutput("no line of a GPU")
     return [Gpus(names=tuple(names))]
-
-
-_HEADER = re.compile(
-    r"NVIDIA-SMI (\S+) .*?(?:Driver Version|KMD Version): (\S+)(?:.*?CUDA Version: (\S+))?"
-)
-_LOAD = re.compile(
-    r"\|\s*\S+\s+(\d+|N/A)C?\s+(P\d+)\s+(\d+|N/A)\s?W?\s*/\s*\S+\s?W?\s*\|[^|]*\|\s*(\d+|N/A)\s?%?\s"
-)
-_ROW = re.compile(r"\|\s+\d+\s+\S+\s+\S+\s+(\d{1,9})\s+\S+\s+(\S.*?)\s+(\d+)\s?MiB\s*\|")
-_NAME = re.compile(r"\|\s+\d+\s+(NVIDIA \S+)\s")
-
-
-def _table(reading: Reading) -> list[Fact]:
-    """The table that ``nvidia-smi`` prints without options."""
-    if trouble := _told(reading):
-        return trouble
-    facts: list[Fact] = []
-    if header := _HEADER.search(reading.text):
-        cuda = header[3].rstrip("|") if header[3] else None
-        facts += [
-            HostVersions(driver_userland=header[1], driver_module=header[2]),
-            GpuDriver(cuda=cuda),
-        ]
-    if names := _NAME.findall(reading.text):
-        facts.append(Gpus(names=tuple(names)))
-    if loads := _LOAD.findall(reading.text):
-        facts.append(GpuSamples(samples=tuple(_load(*cells) for cells in loads)))
-    rows = _ROW.findall(reading.text)
-    if rows or "No running processes" in reading.text:
-        found = (GpuProcess(pid=int(p), name=n, used_bytes=int(m) * MIB) for p, n, m in rows)
-        facts.append(GpuProcesses(processes=tuple(found)))
-    if not facts:
-        raise UnusableOutput("not the table of nvidia-smi")
-    return facts
-
-
-def _load(temperature: str, pstate: str, power: str, utilization: str) -> GpuSample:
-    return GpuSample(
-        temperature_c=number_of(temperature),
-        pstate=pstate,
-        power_w=number_of(power),
-        utilization_percent=number_of(utilization),
-        asked_memory=True,
-    )
-
-
-def _dmon(reading: Reading) -> list[Fact]:
-    """``nvidia-smi dmon``: a head line of names, then one line per second."""
-    heads = [
-        line.lstrip("# ").split() for line in reading.text.splitlines() if line.startswith("#")
-    ]
-    names = next((head for head in heads if "gpu" in head), None)
-    if names is None:
-        raise UnusableOutput("no head line of dmon")
-    own = {"pwr": "power_w", "gtemp": "temperature_c", "sm": "utilization_percent",
-           "pclk": "sm_clock_mhz"}  # fmt: skip
-    samples = []
-    for line in reading.text.splitlines():
-        words = line.split()
-        if line.startswith("#") or len(words) != len(names):
-            continue
-        cells = {own[name]: number_of(word) for name, word in zip(names, words, strict=True)
-                 if name in own}  # fmt: skip
-        samples.append(GpuSample.model_validate(cells))
-    if not samples:
-        raise UnusableOutput("no line of figures")
-    return [GpuSamples(samples=tuple(samples))]
 
 
 _CONTAINER = re.compile(
@@ -322,9 +223,13 @@ READERS: tuple[Reader, ...] = (
         "gpu.processes", (GpuProcesses,), _apps, commands=(rf"{_SMI}\b.*--query-compute-apps\b.*",),
     ),
     Reader("gpu.list", (Gpus,), _list, commands=(rf"{_SMI} (?:-L|--list-gpus){END}",)),
-    Reader("gpu.dmon", (GpuSamples,), _dmon, commands=(rf"{_SMI} dmon\b.*",)),
+    Reader("gpu.dmon", (GpuSamples,), dmon, commands=(rf"{_SMI} dmon\b.*",)),
     Reader(
-        "gpu.table", (GpuDriver,), _table,
+        "gpu.full", (GpuSamples,), full,
+        commands=(rf"{_SMI} (?:-\S+ )*(?:-q|--query)(?: .*)?{END}",),
+    ),
+    Reader(
+        "gpu.table", (GpuDriver,), table,
         commands=(rf"{_SMI}{END}(?: ?\|.*)?",), whats=(r"nvidia-smi",),
     ),
     Reader(

@@ -78,7 +78,7 @@ _NAMES = {
 _LINE = re.compile(r"(?:\S*meminfo:)?\s*(\w+):\s+(\d{1,15})(?: kB)?\s*")
 _MINFREE = re.compile(r"(?:(?:\S+:)?vm[./]min_free_kbytes\s*=\s*)?(\d{1,12})")
 _ZONE = re.compile(
-    r"(?:\S*buddyinfo:)?\s*Node (\d{1,4}), zone\s+(\w+)(?:, type\s+\w+)?((?:\s+\d{1,12})+)\s*"
+    r"(?:\S*buddyinfo:)?\s*Node\s+(\d{1,4}), zone\s+(\w+)(?:, type\s+\w+)?((?:\s+\d{1,12})+)\s*"
 )
 _COMPACT = {
     "compact_stall": "stalls", "compact_fail": "failures", "compact_success": "successes",
