@@ -132,13 +132,15 @@ def _divisibility(scene: Scene) -> Iterator[Judgement]:
             padded = f", padded: {_list(wrong)}" if wrong else ""
             yield passed(place, f"tp {tp} divides heads, experts and widths{padded}")
             continue
-        fits = [n for n in range(tp - 1, 0, -1) if not divisors(sizes, n, None)]
+        fits = sorted(
+            {n for n in range(1, 9) if not divisors(sizes, n, None)}, key=lambda n: abs(n - tp)
+        )
+        near = " or ".join(f"--tp {n}" for n in sorted(fits[:2])) or "--tp 1"
         yield Judgement(
             place, "fail", observed=_list(wrong),
-            expected=f"no remainder, or padding declared: "
-            f"{', '.join(f'{n} {s} -> {next_multiple(s, r)}' for n, s, r in wrong)}",
-            fix=f"sparkserve launch --tp {fits[0] if fits else 1}, or declare padding "
-            "(DSV41_TP_PAD=1, an adapter that pads)",
+            expected="no remainder, or padding that the profile declares",
+            fix=f"sparkserve launch {near}, or declare padding (DSV41_TP_PAD=1, an adapter that "
+            "pads)",
             evidence=proof,
         )  # fmt: skip
 

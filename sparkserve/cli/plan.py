@@ -47,7 +47,7 @@ class PlanOptions(OptionGroup):
         bool, typer.Option("--learn/--no-learn", help="Whether earlier runs correct the plan.")
     ] = True
     offline: Annotated[
-        bool, typer.Option("--offline", help="Touch no machine, as without --live.")
+        bool, typer.Option("--offline", help="Assume a Spark's memory for this machine, too.")
     ] = False
 
 
@@ -77,6 +77,7 @@ def plan(
         live=options.live,
         checkpoint=options.checkpoint,
         learn=options.learn,
+        meminfo=None if options.offline else use_case.PlanRequest.meminfo,
         log=options.log,
     )
     result = use_case.run(request, open_doors())

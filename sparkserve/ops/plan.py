@@ -7,7 +7,7 @@ said. What earlier runs on these nodes told about memory corrects the plan.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from sparkserve.model.record import RunRecord
 from sparkserve.ops.doors import Doors, connect_all
 from sparkserve.ops.target import Resolved, Target, resolve, resolve_cluster
 from sparkserve.planning.memory import build
-from sparkserve.planning.memory_formulas import SPARK_AVAILABLE_GIB
+from sparkserve.planning.memory_formulas import SPARK_AVAILABLE_GIB, SPARK_TOTAL_GIB
 from sparkserve.planning.memory_learn import Difference, Learned, differences, learn
 from sparkserve.planning.memory_types import MemoryPlan, NodeMemory
 from sparkserve.planning.memory_wish import figures_of, unknown_figures, wish_of
@@ -58,6 +58,8 @@ class PlanRequest:
     """Whether earlier runs of this model on as many ranks correct the plan."""
     log: Path | None = None
     """An engine log to learn from, in place of earlier runs."""
+    meminfo: Path | None = Path("/proc/meminfo")
+    """Memory of this machine, where it is a node; None = do not look."""
 
 
 @dataclass(frozen=True)
@@ -121,11 +123,37 @@ def _memory(request: PlanRequest, resolved: Resolved, doors: Doors) -> tuple[Nod
         raise ConfigError("--live and --available contradict each other: name one of them")
     if request.live:
         return _live_memory(resolved, doors)
-    given = request.available_gib
-    source = "assumed: a headless Spark after a boot" if given is None else "given by --available"
-    available = SPARK_AVAILABLE_GIB if given is None else given
+    if request.available_gib is not None:
+        given = request.available_gib
+        return tuple(
+            NodeMemory(node=node.name, available_gib=given, source="given by --available",
+                       total_gib=max(given, SPARK_TOTAL_GIB))
+            for node in nodes
+        )  # fmt: skip
+    here = _this_machine(request.meminfo)
     return tuple(
-        NodeMemory(node=node.name, available_gib=available, source=source) for node in nodes
+        here.model_copy(update={"node": node.name})
+        if here is not None and node.is_local
+        else NodeMemory(node=node.name, available_gib=SPARK_AVAILABLE_GIB)
+        for node in nodes
+    )
+
+
+def _this_machine(meminfo: Path | None) -> NodeMemory | None:
+    """Memory of the machine that sparkserve runs on; None where it is no Linux."""
+    try:
+        read = memory.MEMINFO.parse(meminfo.read_text(encoding="utf-8")) if meminfo else None
+    except (OSError, UnusableOutput):
+        return None
+    return None if read is None else _of(read, "local", "read from this machine")
+
+
+def _of(read: memory.MemoryFacts, node: str, source: str) -> NodeMemory:
+    return NodeMemory(
+        node=node,
+        available_gib=read.available_bytes / GIB,
+        total_gib=read.total_bytes / GIB,
+        source=source,
     )
 
 
@@ -149,10 +177,7 @@ def _live_memory(resolved: Resolved, doors: Doors) -> tuple[NodeMemory, ...]:
                 f"{node.name}: memory was not observed: {read.reason}",
                 hint="sparkserve plan --available GIB",
             )
-        found.append(NodeMemory(
-            node=node.name, available_gib=read.available_bytes / GIB,
-            total_gib=read.total_bytes / GIB, source="read from the node",
-        ))  # fmt: skip
+        found.append(_of(read, node.name, "read from the node"))
     return tuple(found)
 
 
@@ -274,9 +299,5 @@ def _findings(
         seen.append(Observation(None, config, ModelConfig, reading))
     scene = Scene(profile, cluster, observations=tuple(seen))
     rules = [check for check in registry.of_stage("profile") if check is not PLAN]
-    return judge([check for check in rules if not check.needs_profile], scene)
-
-
-def told(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Findings that say something is not well."""
-    return tuple(finding for finding in findings if finding.outcome == "fail")
+    found = judge([check for check in rules if not check.needs_profile], scene)
+    return tuple(finding.model_copy(update={"evidence": ()}) for finding in found)

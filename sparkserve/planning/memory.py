@@ -42,7 +42,8 @@ def build(wish: MemoryWish) -> MemoryPlan:
         # The engine's own check, and what is taken at the same time while serving.
         serving = _sum(_serve_terms(wish, head=True)) or 0.0
         need = max(
-            formulas.needed_gib(loaded, pool, fraction), loaded + pool + wish.swa_gib + serving
+            formulas.needed_gib(loaded, pool, fraction, wish.swa_gib),
+            loaded + pool + wish.swa_gib + serving,
         )
     plan = MemoryPlan(
         wish=wish, ranks=ranks, fraction=fraction,
@@ -63,9 +64,9 @@ def _load_terms(wish: MemoryWish) -> list[MemoryTerm]:
         note = f"learned from {wish.measured_in}: weights, draft and NCCL together"
         return [_term("weights", "weights, draft, NCCL", wish.measured_load_gib, "load", note)]
     size, how = wish.model.weights(wish.ranks)
-    terms = [_term("weights", "weights", size, "load", f"{wish.model.source}; {how}")]
+    terms = [_term("weights", "weights", size, "load", how)]
     if wish.speculation and wish.model.draft_gib:
-        terms.append(_term("draft", "draft", wish.model.draft_gib, "load", wish.model.source))
+        terms.append(_term("draft", "draft", wish.model.draft_gib, "load", "published"))
     if wish.ranks > 1 and wish.device == "cuda":
         how = "1 MiB buffers, 8 channels" if wish.nccl_tuned else "512 connections x 9.19 MiB"
         size = formulas.nccl_gib(tuned=wish.nccl_tuned)
@@ -129,7 +130,8 @@ def _pool_terms(wish: MemoryWish, tokens: int | None) -> list[MemoryTerm]:
     )  # fmt: skip
     terms = [_term("kv", "KV pool", size, "pool", note)]
     if wish.swa_gib:
-        terms.append(_term("swa", "sliding-window pool", wish.swa_gib, "pool", wish.model.source))
+        how = "published" if wish.measured_swa_gib is None else f"learned from {wish.measured_in}"
+        terms.append(_term("swa", "sliding-window pool", wish.swa_gib, "pool", how))
     return terms
 
 

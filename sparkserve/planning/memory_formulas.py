@@ -75,9 +75,11 @@ def least_fraction(available_gib: float, loaded_gib: float, pools_gib: float = 0
     return 1 - (post - pools_gib - share) / available_gib
 
 
-def needed_gib(loaded_gib: float, pin_gib: float, fraction: float) -> float:
+def needed_gib(
+    loaded_gib: float, pin_gib: float, fraction: float, swa_gib: float = SWA_POOL_GIB
+) -> float:
     """MemAvailable that a start needs for its pin: ``(loaded + pin + 0.34 + 0.1) / f``."""
-    return (loaded_gib + pin_gib + SWA_POOL_GIB + VLM_CACHE_GIB) / fraction
+    return (loaded_gib + pin_gib + swa_gib + VLM_CACHE_GIB) / fraction
 
 
 def transient_gib(chunk_tokens: int, prefix_tokens: int, *, chunked: bool) -> float:

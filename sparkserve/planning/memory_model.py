@@ -41,7 +41,7 @@ class ModelFigures(Model):
     def weights(self, ranks: int) -> tuple[float | None, str]:
         """(GiB of one rank, how that is known); None = not known."""
         if ranks in self.weights_gib:
-            return self.weights_gib[ranks], f"measured by others on {ranks} ranks"
+            return self.weights_gib[ranks], f"published for {ranks} ranks"
         if self.total_gib is None:
             return None, "no size of the weights is known"
         share = f"{self.total_gib:.1f} GiB / {ranks}"

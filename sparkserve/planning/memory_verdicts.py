@@ -119,7 +119,7 @@ def _budget(plan: MemoryPlan, rank: RankMemory) -> Iterator[Verdict]:
     wanted = max(wish.kv_tokens or 0, wish.context_tokens or 1)
     need = formulas.kv_gib(wanted, per_token)
     fraction = _fraction_for(rank, need + swa)
-    needed = formulas.needed_gib(rank.loaded_gib, need, plan.fraction)
+    needed = formulas.needed_gib(rank.loaded_gib, need, plan.fraction, swa)
     sums = (
         f"{rank.available_gib:.1f} - {rank.loaded_gib:.1f} - {1 - plan.fraction:.4g} x "
         f"{rank.available_gib:.1f} - 0.1 = {budget:.2f} GiB"
@@ -216,7 +216,8 @@ def _free(plan: MemoryPlan) -> Iterator[Verdict]:
     yield Verdict(
         rule=f"free >= {floor:g} GiB", term=lever.term if refused else "page cache",
         level="refuse" if refused else "warn", node=rank.node,
-        observed=f"{free:.1f} GiB left while serving, after {_parts(rank)}",
+        observed=(f"{free:.1f} GiB left" if free >= 0 else f"{-free:.1f} GiB more than there is")
+        + f" while serving, after {_parts(rank)}",
         expected=f"at least {floor:g} GiB, "
         + ("below which the guard stops every rank" if refused else "for the page cache"),
         setting=lever.setting, nearest=None if lever.nearest is None else str(lever.nearest),
