@@ -255,7 +255,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "CTR.IB", "CTR_NO_INFINIBAND", "The engine gets the RDMA devices", ("doctor",), "error",
-        "config", (), _infiniband,
+        "config", (RdmaDevices, Containers), _infiniband,
         why="without them NCCL falls back to TCP or finds no device",
         fix="--device /dev/infiniband",
         symptom="'NET/IB : No device found', or a slow fabric.",

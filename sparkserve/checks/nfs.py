@@ -234,7 +234,7 @@ NFS: tuple[Check, ...] = (
     ),
     Check(
         "NFS.ROUTE", "STO_NFS_SERVER_UNREACHABLE", "Workers share a network with the NFS server",
-        ("doctor",), "error", "config", (), _reachable,
+        ("doctor",), "error", "config", (ProfileValue, Volume, Addresses), _reachable,
         why="in a triangle each pair has a network of its own, so the server has another address "
         "for each worker",
         fix="use the server's address on the network that the two share",
@@ -243,7 +243,7 @@ NFS: tuple[Check, ...] = (
     ),
     Check(
         "NFS.RIGHTS", "STO_ROOT_SQUASH_MODES", "The export gives away no more than the model",
-        ("doctor",), "error", "config", (Exports,), _squash,
+        ("doctor",), "error", "config", (Exports, Modes), _squash,
         why="an export of the whole cache hands its token to everybody; with root_squash files of "
         "mode 600 cannot be read by the workers",
         fix="export the model's folder alone, ro,root_squash, to the fabric's network; "

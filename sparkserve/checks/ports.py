@@ -117,7 +117,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "RUN.CONFIG", "ENG_CONFIG_REVERTED", "What runs is the profile", ("verify", "doctor"),
-        "error", "engine", (), _reverted,
+        "error", "engine", (ProfileDigests, Containers), _reverted,
         why="a container that was started before the profile changed, or by another tool, keeps "
         "its old settings",
         fix="sparkserve stop, then sparkserve launch with the profile",

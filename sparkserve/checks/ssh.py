@@ -292,7 +292,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "SSH.TRANSFER", "SSH_TRANSFER_ADDR_UNREACHABLE", "Copies go to an address that answers",
-        ("doctor", "prepare"), "error", "reach", (), _transfers,
+        ("doctor", "prepare"), "error", "reach", (AddressTests, TransferPlan), _transfers,
         why="the machine that sends may stand outside of the fast network",
         fix="send from a node of the fabric, or to the management address",
         symptom="Copying weights or images hangs, though ssh to the node works.",

@@ -257,7 +257,7 @@ def _local_disk(scene: Scene) -> Iterator[Judgement]:
 CHECKS: tuple[Check, ...] = (
     Check(
         "WEIGHTS.INDEX", "STO_MISSING_SHARD", "Every file of the index is there",
-        ("doctor", "prepare"), "error", "hardware", (CheckpointIndex,), _missing,
+        ("doctor", "prepare"), "error", "hardware", (CheckpointIndex, Listing), _missing,
         why="a copy that was cut off leaves a folder that looks complete",
         fix="copy the missing files again",
         symptom="The load ends after minutes with a missing tensor or file, on one node.",
@@ -280,7 +280,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "WEIGHTS.READ_ONLY", "STO_CORRUPT_WIPES_MODEL", "The engine may not write to the model",
-        ("doctor", "launch"), "error", "config", (), _read_only,
+        ("doctor", "launch"), "error", "config", (Containers,), _read_only,
         why="what an engine can write it can delete, as on a header that it cannot read",
         fix="mount the model with :ro",
         symptom="The model's folder is empty after a failed start.",
@@ -295,7 +295,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "DISK.PATH", "SSH_RSYNC_PARENT_MISSING", "Copies land on the disk that is meant",
-        ("prepare",), "error", "hardware", (CopyFailure,), _parent,
+        ("prepare",), "error", "hardware", (CopyFailure, Filesystems), _parent,
         why="where a disk is not mounted, a folder of its name lies on / and fills it",
         fix="findmnt -T FOLDER on the receiver",
         symptom="rsync: mkdir failed: No such file or directory; or the root disk fills up.",
@@ -303,7 +303,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "CTR.JIT_CACHES", "ENG_JIT_MIDSERVE", "Compiled kernels outlive the container", ("doctor",),
-        "warning", "config", (), _jit_caches,
+        "warning", "config", (Environment, Containers), _jit_caches,
         why="a cache inside the container is empty at every start, so kernels are compiled while "
         "requests wait, and other ranks may time out",
         fix="set TRITON_CACHE_DIR, TILELANG_CACHE_DIR and B12X_COMPILE_CACHE_DIR below a mount",
