@@ -16,7 +16,7 @@ Origin = Literal["container", "rendered", "runtime", "image"]
 """``container``: of a container that exists; ``rendered``: of a run that would be started;
 ``runtime``: of a process, or not said of what; ``image``: baked into an image."""
 _STRENGTH: tuple[Origin, ...] = ("container", "rendered", "runtime", "image")
-_ROW = re.compile(r"(?:export\s+|declare -x\s+|-e[ =]|--env[ =])?([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_ROW = re.compile(r"(?:export\s+|declare -x\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 class Environment(Fact):
@@ -84,11 +84,6 @@ def _from_data(data: Any) -> dict[str, str] | None:
 def _from_line(line: str) -> dict[str, str]:
     if line.startswith("#"):
         return {}
-    if (
-        re.match(r"(?:-e|--env)[ =]", line)
-        and len(re.findall(r"(?:^|\s)(?:-e|--env)[ =]", line)) > 1
-    ):
-        return _from_words(line)
     found = _ROW.fullmatch(line)
     if found is None:
         return _from_words(line)
@@ -136,7 +131,7 @@ READERS: tuple[Reader, ...] = (
         "container",
         commands=(
             rf"(?:docker|podman|nerdctl) (?:container )?inspect\b{_ENV_TEMPLATE}",
-            r"(?:docker|podman|nerdctl) exec\b.* (?:\S*/)?(?:env|printenv)(?: \|.*)?[\"']?",
+            r"(?:docker|podman|nerdctl) exec\b.*[ '\"/](?:env|printenv)(?: ?\|.*)?[\"']?",
         ),
         whats=(
             r"(?:running )?container(?:'s)? (?:env|environment|variables)",
