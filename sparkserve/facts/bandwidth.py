@@ -9,7 +9,7 @@ from typing import Literal
 
 from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader
-from sparkserve.facts.sysfs import is_absent
+from sparkserve.facts.sysfs import is_absent, wherever
 from sparkserve.model.base import Model
 from sparkserve.model.reading import Reading
 
@@ -161,17 +161,17 @@ def _nccl_tests(reading: Reading) -> list[Fact]:
 READERS: tuple[Reader, ...] = (
     Reader(
         "bandwidth.rdma", (Rates,), _perftest,
-        commands=(r"ib_(?:write|read|send)_bw\b.*",),
+        commands=wherever(r"ib_(?:write|read|send)_bw\b.*",),
         whats=(r"(?:ib_(?:write|read|send)_bw|rdma bandwidth|perftest)\b.*",),
     ),
     Reader(
         "bandwidth.iperf", (Rates,), _iperf,
-        commands=(r"iperf3?\b.*",), whats=(r"iperf3?\b.*",),
+        commands=wherever(r"iperf3?\b.*",), whats=(r"iperf3?\b.*",),
     ),
     Reader("bandwidth.tcp", (Rates,), _tcp_pair, whats=(r"tcp (?:pair )?(?:test|bandwidth)\b.*",)),
     Reader(
         "bandwidth.collective", (Rates,), _nccl_tests,
-        commands=(r".*\b(?:all_gather|all_reduce|reduce_scatter)_perf\b.*",),
+        commands=wherever(r".*\b(?:all_gather|all_reduce|reduce_scatter)_perf\b.*",),
         whats=(r"(?:nccl-tests|(?:all_gather|all_reduce|reduce_scatter)_perf)\b.*",),
     ),
 )  # fmt: skip

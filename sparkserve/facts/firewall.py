@@ -9,7 +9,7 @@ from typing import Literal, Self
 from sparkserve.facts.packet_rules import Chain, iptables_list, iptables_save, nft_ruleset
 from sparkserve.facts.probe import Context, UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader
-from sparkserve.facts.sysfs import is_absent
+from sparkserve.facts.sysfs import is_absent, wherever
 from sparkserve.model.base import Model
 from sparkserve.model.reading import Reading
 
@@ -236,7 +236,7 @@ def _ping(reading: Reading) -> list[Fact]:
 READERS: tuple[Reader, ...] = (
     Reader(
         "firewall.forward", (Forwarding,), _ip_forward,
-        commands=(
+        commands=wherever(
             r"sysctl (?:-\S+ )*(?:net[./]ipv4[./])ip_forward",
             r"cat /proc/sys/net/ipv4/ip_forward",
         ),
@@ -244,10 +244,10 @@ READERS: tuple[Reader, ...] = (
     ),
     Reader(
         "firewall.rules", (PacketFilter,), _filter,
-        commands=(r"(?:iptables(?:-save|-nft|-legacy)?)\b.*", r"nft .*list .*"),
+        commands=wherever(r"(?:iptables(?:-save|-nft|-legacy)?)\b.*", r"nft .*list .*"),
         whats=(r"packet filter",),
     ),
-    Reader("firewall.ufw", (Ufw,), _ufw, commands=(r"ufw status\b.*",)),
+    Reader("firewall.ufw", (Ufw,), _ufw, commands=wherever(r"ufw status\b.*",)),
     Reader(
         "firewall.probe", (Connections,), _connections,
         whats=(
@@ -261,7 +261,7 @@ READERS: tuple[Reader, ...] = (
     ),
     Reader(
         "firewall.ping", (Echoes,), _ping,
-        commands=(r"ping\b.*",), whats=(r"(?:peer|fabric|jumbo) pings?\b.*",),
+        commands=wherever(r"ping\b.*",), whats=(r"(?:peer|fabric|jumbo) pings?\b.*",),
     ),
 )  # fmt: skip
 

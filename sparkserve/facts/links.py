@@ -8,7 +8,7 @@ from typing import Any
 
 from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader
-from sparkserve.facts.sysfs import files, is_absent
+from sparkserve.facts.sysfs import files, is_absent, wherever
 from sparkserve.model.base import Model
 from sparkserve.model.reading import Reading
 
@@ -237,27 +237,54 @@ def _slots(slots: dict[str | None, dict[str, Any]]) -> list[Fact]:
 
 _SHELL = r"(?:cat|grep|head|tail|for|find|awk|sh|bash) .*"
 READERS: tuple[Reader, ...] = (
-    Reader("links.ip", (Links,), _ip_link, commands=(r"ip (?:-\S+ )*l(?:i|in|ink)?\b.*",)),
+    Reader(
+        "links.ip",
+        (Links,),
+        _ip_link,
+        commands=wherever(
+            r"ip (?:-\S+ )*l(?:i|in|ink)?\b.*",
+        ),
+    ),
     Reader(
         "links.counters",
         (Links,),
         _ethtool_counters,
-        commands=(r"ethtool (?:-S|--statistics) \S+",),
+        commands=wherever(
+            r"ethtool (?:-S|--statistics) \S+",
+        ),
     ),
-    Reader("links.ethtool", (Links,), _ethtool, commands=(r"ethtool [^-].*",)),
+    Reader(
+        "links.ethtool",
+        (Links,),
+        _ethtool,
+        commands=wherever(
+            r"ethtool [^-].*",
+        ),
+    ),
     Reader(
         "links.pci",
         (PciSlots,),
         _pci,
-        commands=(_SHELL + r"/sys/bus/pci/devices/.*current_link_.*",),
+        commands=wherever(
+            _SHELL + r"/sys/bus/pci/devices/.*current_link_.*",
+        ),
         paths=(r"/sys/(?:bus/pci|devices)/.*current_link_.*",),
     ),
-    Reader("links.lspci", (PciSlots,), _lspci, commands=(r"lspci .*-\w*vv.*",)),
+    Reader(
+        "links.lspci",
+        (PciSlots,),
+        _lspci,
+        commands=wherever(
+            r"lspci .*-\w*vv.*",
+        ),
+    ),
     Reader(
         "links.sysfs",
         (Links,),
         _sysfs,
-        commands=(_SHELL + r"/sys/class/net/.*",),
+        commands=wherever(
+            _SHELL + r"/sys/class/net/.*",
+        ),
         paths=(r"/sys/class/net/.*",),
     ),
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from sparkserve.facts.probe import Context, UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader
-from sparkserve.facts.sysfs import is_absent
+from sparkserve.facts.sysfs import is_absent, wherever
 from sparkserve.model.base import Model
 from sparkserve.model.reading import Reading
 
@@ -118,13 +118,13 @@ def _conf(reading: Reading) -> list[Fact]:
 READERS: tuple[Reader, ...] = (
     Reader(
         "nccl.conf", (NcclSettings,), _conf,
-        commands=(r"(?!find |ls |stat ).*\bnccl\.conf\b.*",), paths=(r".*\bnccl\.conf",),
+        commands=wherever(r"(?!find |ls |stat ).*\bnccl\.conf\b.*",), paths=(r".*\bnccl\.conf",),
         whats=(r".*\bnccl\.conf\b.*",),
     ),
     Reader("nccl.library", (NcclFiles,), _ours, whats=(r"nccl libraries",)),
     Reader(
         "nccl.strings", (NcclFiles,), _strings,
-        commands=(
+        commands=wherever(
             r"(?:.*\s)?(?:strings|grep|cat)\b.*libnccl.*",
             r"(?:.*\s)?(?:grep|cat)\b.*/proc/\S+/maps.*nccl.*",
             r"(?:.*\s)?grep\b.*nccl.*/proc/\S+/maps.*",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader
-from sparkserve.facts.sysfs import files, is_absent
+from sparkserve.facts.sysfs import files, is_absent, wherever
 from sparkserve.model.rdma import ROCE_V1, ROCE_V2, Gid, RdmaPort, full_gid
 from sparkserve.model.reading import Reading
 
@@ -243,17 +243,53 @@ def _sysfs_port(
 _SHELL = r"(?:cat|grep|head|tail|for|find|awk|sh|bash) .*"
 READERS: tuple[Reader, ...] = (
     Reader(
-        "rdma.show_gids", (Rdma,), _show_gids, commands=(r"show_gids\b.*",), whats=("show_gids",)
+        "rdma.show_gids",
+        (Rdma,),
+        _show_gids,
+        commands=wherever(
+            r"show_gids\b.*",
+        ),
+        whats=("show_gids",),
     ),
-    Reader("rdma.ibdev2netdev", (Rdma,), _ibdev2netdev, commands=(r"ibdev2netdev\b.*",)),
-    Reader("rdma.devinfo", (Rdma,), _devinfo, commands=(r"ibv_devinfo\b.*",)),
-    Reader("rdma.link", (Rdma,), _rdma_link, commands=(r"rdma (?:-\w+ )*link\b.*",)),
-    Reader("rdma.ibstat", (Rdma,), _ibstat, commands=(r"ibstat(?:us)?\b.*",)),
+    Reader(
+        "rdma.ibdev2netdev",
+        (Rdma,),
+        _ibdev2netdev,
+        commands=wherever(
+            r"ibdev2netdev\b.*",
+        ),
+    ),
+    Reader(
+        "rdma.devinfo",
+        (Rdma,),
+        _devinfo,
+        commands=wherever(
+            r"ibv_devinfo\b.*",
+        ),
+    ),
+    Reader(
+        "rdma.link",
+        (Rdma,),
+        _rdma_link,
+        commands=wherever(
+            r"rdma (?:-\w+ )*link\b.*",
+        ),
+    ),
+    Reader(
+        "rdma.ibstat",
+        (Rdma,),
+        _ibstat,
+        commands=wherever(
+            r"ibstat(?:us)?\b.*",
+        ),
+    ),
     Reader(
         "rdma.sysfs",
         (Rdma,),
         _sysfs,
-        commands=(_SHELL + r"/sys/class/infiniband/.*",),
+        commands=wherever(
+            _SHELL + r"/sys/class/infiniband/.*",
+        ),
         paths=(r"/sys/class/infiniband/.*",),
     ),
 )

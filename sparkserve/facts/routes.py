@@ -12,7 +12,7 @@ from pydantic import Field
 from sparkserve.facts.links import Link, Links, ip_link_rows
 from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader
-from sparkserve.facts.sysfs import is_absent
+from sparkserve.facts.sysfs import is_absent, wherever
 from sparkserve.model.base import Model
 from sparkserve.model.reading import Reading
 
@@ -230,11 +230,32 @@ READERS: tuple[Reader, ...] = (
         "routes.addresses",
         (Addresses,),
         _ip_addr,
-        commands=(r"ip (?:-\S+ )*a(?:d|dd|ddr|ddress)?\b.*", r"ifconfig\b.*"),
+        commands=wherever(r"ip (?:-\S+ )*a(?:d|dd|ddr|ddress)?\b.*", r"ifconfig\b.*"),
     ),
-    Reader("routes.table", (Routes,), _ip_route, commands=(r"ip (?:-\S+ )*r(?:o|ou|oute)?\b.*",)),
-    Reader("routes.old", (Routes,), _route_n, commands=(r"route .*-\w*n.*|netstat .*-\w*r.*",)),
-    Reader("routes.names", (HostAnswers,), _getent, commands=(r"getent ahosts(?:v4|v6)? \S+",)),
+    Reader(
+        "routes.table",
+        (Routes,),
+        _ip_route,
+        commands=wherever(
+            r"ip (?:-\S+ )*r(?:o|ou|oute)?\b.*",
+        ),
+    ),
+    Reader(
+        "routes.old",
+        (Routes,),
+        _route_n,
+        commands=wherever(
+            r"route .*-\w*n.*|netstat .*-\w*r.*",
+        ),
+    ),
+    Reader(
+        "routes.names",
+        (HostAnswers,),
+        _getent,
+        commands=wherever(
+            r"getent ahosts(?:v4|v6)? \S+",
+        ),
+    ),
 )
 ASKS: tuple[Ask, ...] = (
     Ask("routes.addresses", lambda _: "ip -o addr", command="ip -o addr"),

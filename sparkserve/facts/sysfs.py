@@ -20,6 +20,14 @@ _ABSENT = re.compile(
 )
 
 
+_BEFORE = r"""(?:ssh (?:-\S+ (?:\S+=\S+ )?)*\S+ ["']?)?(?:sudo (?:-\S+ )*(?:/\S*/)?)?"""
+
+
+def wherever(*commands: str) -> tuple[str, ...]:
+    """Regular expressions for commands, also with ``sudo`` or ``ssh NODE`` before them."""
+    return tuple(_BEFORE + command for command in commands)
+
+
 def is_absent(reading: Reading) -> bool:
     """Whether the tool or file is not there: nothing was said, neither good nor bad.
 
