@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from sparkserve.checks.check import Check, Judgement, passed
 from sparkserve.checks.scene import Scene
 from sparkserve.facts.exports import Export, Exports, Modes, Volume
-from sparkserve.facts.filesystems import PathKinds, is_below
+from sparkserve.facts.filesystems import Filesystems, PathKind, PathKinds, is_below
 from sparkserve.facts.logs import EngineLog
 from sparkserve.facts.rendered import ProfileValue
 from sparkserve.facts.routes import Address, Addresses, Routes
@@ -29,8 +29,15 @@ def _exportable(scene: Scene) -> Iterator[Judgement]:
         for line in log.lines:
             if found := re.search(r"(/\S*) does not support NFS export", line.text):
                 refused.setdefault(found[1], place)
-    for place, fact, _ in scene.seen(PathKinds):
-        for one in fact.kinds:
+    kinds = [(place, one) for place, fact, _ in scene.seen(PathKinds) for one in fact.kinds]
+    kinds += [
+        (place, PathKind(path=one.path, kind=one.kind))
+        for place, mounted, _ in scene.seen(Filesystems)
+        for one in mounted.filesystems
+        if one.path is not None and one.kind is not None
+    ]
+    for place, one in kinds:
+        if one.path:
             # A container's own root is an overlay everywhere; only exported folders matter.
             named = one.path in exported or re.search(r"(?i)export|nfs", f"{one.path} {place}")
             if one.path not in refused and not named:
@@ -145,9 +152,11 @@ def _servers(scene: Scene) -> Iterator[tuple[str | None, str]]:
     """(client, address) of every NFS server that is to be used."""
     for place, value, reading in scene.seen(ProfileValue):
         about = f"{value.about} {reading.note} {reading.label}"
-        if re.search(r"(?i)nfs|weights? server|volume", about) and _is_address(value.value):
+        address = re.search(r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.])", value.value)
+        wanted = re.search(r"(?i)nfs|weights? server|volume", f"{about} {value.value}")
+        if wanted and address and _is_address(address[0]):
             named = re.search(r"(?i)\b(?:for|on|of) ((?!the\b)[\w-]*\d[\w-]*)", about)
-            yield place or (named[1] if named else None), value.value
+            yield place or (named[1] if named else None), address[0]
     for place, volume, _ in scene.seen(Volume):
         if volume.server is not None and _is_address(volume.server):
             yield place, volume.server

@@ -54,6 +54,13 @@ def _login(scene: Scene) -> Iterator[Judgement]:
                 code="SSH_NO_SHELL" if login.status == "no-shell" else "SSH_UNREACHABLE",
             )  # fmt: skip
 
+    called = {login.host for _, login, _ in scene.seen(Connection)}
+    for place, looked_up in scene.each(KnownHosts):
+        for one in looked_up.hosts:
+            if not one.is_known and one.host not in called:
+                unknown = Connection(status="host-key-unknown", host=one.host)
+                yield _unknown_key(scene, place, place, unknown)
+
 
 def _refused(scene: Scene, node: str | None, login: Connection) -> Judgement:
     offered = list(login.offered)
@@ -273,7 +280,7 @@ def _tools(scene: Scene) -> Iterator[Judgement]:
 CHECKS: tuple[Check, ...] = (
     Check(
         "SSH.REACHABLE", "SSH_KEY_NOT_VISIBLE", "Every node can be logged in to", ("doctor",),
-        "error", "reach", (Connection,), _login,
+        "error", "reach", (Connection, KnownHosts), _login,
         why="nothing can be read or started on a node that refuses the login",
         fix="ssh -v USER@HOST true",
         symptom="'Permission denied (publickey)' or 'Host key verification failed' from a program, "

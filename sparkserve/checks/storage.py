@@ -18,6 +18,7 @@ from sparkserve.facts.rendered import RenderedArgv
 from sparkserve.facts.weights import (
     BrokenLinks,
     CheckpointIndex,
+    ListedFile,
     Listing,
     PartialFiles,
     ShardHeaders,
@@ -62,11 +63,12 @@ def _cache(scene: Scene) -> Iterator[Judgement]:
     places = dict.fromkeys(
         [place for place, _ in scene.each(BrokenLinks)]
         + [place for place, _ in scene.each(PartialFiles)]
+        + [place for place, _, _ in scene.seen(Listing) if _listed_parts(scene, place)]
     )
     for place in places:
         links, partial = scene.of(place, BrokenLinks), scene.of(place, PartialFiles)
         broken = links.paths if links else ()
-        unfinished = partial.files if partial else ()
+        unfinished = [*(partial.files if partial else ()), *_listed_parts(scene, place)]
         told = []
         if broken:
             told.append(
@@ -82,6 +84,16 @@ def _cache(scene: Scene) -> Iterator[Judgement]:
             yield Judgement(place, "fail", observed="; ".join(told), expected="neither")
         else:
             yield passed(place, "no broken link and no partial blob")
+
+
+def _listed_parts(scene: Scene, place: str | None) -> list[ListedFile]:
+    return [
+        one
+        for where, listing, _ in scene.seen(Listing)
+        if where == place
+        for one in listing.files
+        if one.name.endswith(".incomplete")
+    ]
 
 
 def _headers(scene: Scene) -> Iterator[Judgement]:
@@ -183,12 +195,12 @@ def _parent(scene: Scene) -> Iterator[Judgement]:
             if one.path not in (None, "/") and is_below(failure.path, one.path or "/")
         ]
         stray = [(w, one) for w, one in around if not is_below(one.target, one.path or "/")
-                 and one.target == "/"]  # fmt: skip
+                 and len(one.target) < len(one.path or "")]  # fmt: skip
         for where, one in stray:
             yield Judgement(
                 where, "fail",
                 observed=f"{one.path} is not a mount point on {where or 'the node'}: "
-                f"{failure.path} would land on / ({one.source or 'the root disk'})",
+                f"{failure.path} would land on {one.target} ({one.source or 'the root disk'})",
                 expected=f"a file system mounted at {one.path}",
                 fix=f"on {where or 'the node'}: sudo mount {one.path} && mkdir -p {failure.path}",
                 evidence=(failure.message,),
@@ -265,7 +277,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "WEIGHTS.CACHE", "STO_CACHE_LOOKS_COMPLETE", "The download is finished",
-        ("doctor", "prepare"), "error", "hardware", (BrokenLinks, PartialFiles), _cache,
+        ("doctor", "prepare"), "error", "hardware", (BrokenLinks, PartialFiles, Listing), _cache,
         why="a snapshot holds links to blobs; a link to a blob that never came counts as a file",
         fix="hf download REPO --revision REVISION",
         symptom="The folder lists every shard, and the load says that one does not exist.",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from sparkserve.facts.container_kinds import (
@@ -28,6 +30,9 @@ from sparkserve.facts.docker_output import Call, documents, parse_call, table_ro
 from sparkserve.facts.environment import Environment, environment_of
 from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader, ask_command, bare_command
+from sparkserve.facts.rendered import Mount as RenderedMount
+from sparkserve.facts.rendered import RenderedArgv, RenderedMounts
+from sparkserve.facts.settings_text import split_arguments
 from sparkserve.model.reading import Reading
 
 _REFUSED = (
@@ -111,11 +116,11 @@ def _inspected(call: Call, reading: Reading) -> Iterator[Fact]:
         return
     found = documents(call, reading.text)
     yield from _environment(found)
-    if all("RootFS" in one or "RepoDigests" in one for one in found):
-        yield Images(images=tuple(image_of(one, None) for one in found))
-        return
     given = [name for name in call.names if "$" not in name]
     named = given[0] if len(given) == len(found) == 1 else None
+    if all({"RootFS", "RepoDigests", "Os", "Architecture"} & set(one) for one in found):
+        yield Images(images=tuple(image_of(one, named) for one in found))
+        return
     yield Containers(containers=tuple(container_of(one, named) for one in found))
 
 
@@ -134,6 +139,36 @@ def _images(call: Call, reading: Reading) -> Iterator[Fact]:
     yield from _environment(found, image=True)
     one = given if len(found) == 1 else None
     yield Images(images=tuple(image_of(document, one) for document in found))
+
+
+def _daemon_file(reading: Reading) -> Iterator[DockerInfo]:
+    told = json.loads(reading.text or "{}")
+    if not isinstance(told, dict):
+        raise UnusableOutput("expected a JSON object")
+    runtimes = told.get("runtimes")
+    names = tuple(runtimes) if isinstance(runtimes, dict) else ()
+    yield DockerInfo(
+        runtimes=("runc", *names),
+        default_runtime=word(told.get("default-runtime")),
+        root_dir=word(told.get("data-root")),
+    )
+
+
+def _run_line(reading: Reading) -> Iterator[Fact]:
+    argv = split_arguments(reading.text)
+    yield RenderedArgv(argv=argv)
+    pairs = [
+        value.split(":")
+        for flag, value in pairwise(argv)
+        if flag in ("-v", "--volume") and value.count(":") in (1, 2)
+    ]
+    if pairs:
+        yield RenderedMounts(
+            mounts=tuple(
+                RenderedMount(source=pair[0], target=pair[1], read_only="ro" in pair[2:] or None)
+                for pair in pairs
+            )
+        )
 
 
 def _environment(found: list[dict[str, Any]], *, image: bool = False) -> Iterator[Environment]:
@@ -243,11 +278,12 @@ READERS: tuple[Reader, ...] = (
         "containers.memlock", (Memlock, DockerDaemon), _memlock,
         commands=(
             rf"{_DOCKER}(?:container )?(?:exec|run) .*(?:ulimit\b.*-\w*[la]|/limits|prlimit).*",
-            r"(?:sh -c|bash -l?c)?\W*ulimit (?:-[HS] ?)?-\w*l\W*",
+            r"(?:sh -c|bash -l?c)?\W*ulimit (?:-[HS] ?)?-\w*[la]\W*",
+            r"prlimit .*--memlock.*",
             r"(?:cat|grep .*|egrep .*) ?/proc/\S+/limits.*",
         ),
         paths=(r"/proc/[^/]+/limits",),
-        whats=(r"memlock.*",),
+        whats=(r"memlock.*|.*\bulimit -l\b.*",),
     ),
     Reader(
         "containers.rdma", (RdmaDevices,), _rdma,
@@ -260,6 +296,14 @@ READERS: tuple[Reader, ...] = (
     Reader(
         "containers.info", (DockerInfo, DockerDaemon), _docker(_informed),
         commands=(rf"{_DOCKER}(?:system )?info\b.*",),
+    ),
+    Reader(
+        "containers.daemon", (DockerInfo,), _daemon_file,
+        commands=(r"(?:sudo )?cat \S*docker/daemon\.json.*",), paths=(r"\S*docker/daemon\.json",),
+    ),
+    Reader(
+        "containers.run", (RenderedArgv, RenderedMounts), _run_line,
+        whats=(r"(?:rendered )?docker run(?: command| line| command line)?",),
     ),
     Reader(
         "containers.images", (Images, DockerDaemon), _docker(_images),

@@ -25,7 +25,7 @@ _VALUED = {
 _GROUPS = {"container", "image", "volume", "system"}
 _WIDE = {
     "Status", "Ports", "Labels", "Mounts", "Command", "CreatedAt", "RunningFor", "Error", "Args",
-    "Cmd", "Size",
+    "Cmd", "Size", "Runtimes",
 }  # fmt: skip
 """Fields whose values may hold blanks."""
 _FIELD = re.compile(
@@ -120,6 +120,8 @@ def documents(call: Call, text: str) -> list[Document]:
     """
     template = (call.template or "").strip()
     if template in ("", "json", "{{json .}}"):
+        if call.filtered and not call.template and not call.path:
+            return [_scraped(text)]
         return [_under(call.path, one) for one in _loads_all(text)]
     if ranged := _RANGE.fullmatch(template):
         return [_ranged(ranged, text)]
@@ -165,6 +167,27 @@ def _loads_all(text: str) -> list[Any]:
         except ValueError:
             raise UnusableOutput("no JSON document") from None
     return whole if isinstance(whole, list) else [whole]
+
+
+_SCRAPED = {
+    "RestartCount": ("RestartCount",), "Architecture": ("Architecture",), "Os": ("Os",),
+    "Status": ("State", "Status"), "ExitCode": ("State", "ExitCode"), "Id": ("Id",),
+    "OOMKilled": ("State", "OOMKilled"), "Image": ("Config", "Image"),
+    "MaximumRetryCount": ("HostConfig", "RestartPolicy", "MaximumRetryCount"),
+}  # fmt: skip
+
+
+def _scraped(text: str) -> Document:
+    """What lines of a JSON document tell that came through ``grep``."""
+    document: Document = {}
+    for key, raw in re.findall(r'"(\w+)":\s*("[^"]*"|-?\d{1,18}\b|true|false)', text):
+        if key in _SCRAPED:
+            _put(document, _SCRAPED[key], json.loads(raw))
+    if policy := re.search(r'"RestartPolicy":\s*\{\s*"Name":\s*"([^"]*)"', text):
+        _put(document, ("HostConfig", "RestartPolicy", "Name"), policy[1])
+    if not document:
+        raise UnusableOutput("no line of a JSON document that is understood")
+    return document
 
 
 def _under(path: tuple[str, ...], value: Any) -> Document:
@@ -215,6 +238,8 @@ class _Template:
         return document
 
     def _field(self, part: str) -> str:
+        if re.fullmatch(r"\{\{-?\s*(?:println|\"[^\"]*\")\s*-?\}\}", part):
+            return r"\s*"
         if index := _INDEX.fullmatch(part):
             self.paths.append((*index[1].split("."), index[2]))
             self.json.append(False)

@@ -9,6 +9,7 @@ from sparkserve.facts.containers import docker_problem
 from sparkserve.facts.docker_output import documents, parse_call
 from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader, bare_command
+from sparkserve.facts.ssh import Connection, last_line, login_status
 from sparkserve.model.base import Model
 from sparkserve.model.reading import Reading
 
@@ -127,7 +128,14 @@ def _unreadable(reading: Reading) -> Iterator[Modes]:
     yield Modes(modes=tuple(Mode(path=path, mode=0o600) for path in paths))
 
 
-def _copy(reading: Reading) -> Iterator[CopyFailure]:
+def _copy(reading: Reading) -> Iterator[Fact]:
+    if (status := login_status(reading.text)) is not None:
+        told = re.search(
+            r"(?:([\w.-]+)@)?([\w.-]+):(?:\s|[/~])", reading.text + " " + (reading.command or "")
+        )
+        user, host = (told[1], told[2]) if told else (None, None)
+        yield Connection(status=status, user=user, host=host, message=last_line(reading.text))
+        return
     text = re.sub("[\u2018\u2019']", '"', reading.text)
     made = re.search(
         r"(?:mkdir|change_dir|mkstemp|cannot create directory|open)\W+(/[^\"]+?)\"?"
@@ -169,7 +177,7 @@ READERS: tuple[Reader, ...] = (
         ),
     ),
     Reader(
-        "exports.copy", (CopyFailure,), _copy, commands=(r"(?:rsync|scp) .*",),
+        "exports.copy", (CopyFailure, Connection), _copy, commands=(r"(?:rsync|scp) .*",),
         whats=(r"(?:rsync|scp)(?: output| log| stderr)?",),
     ),
 )  # fmt: skip

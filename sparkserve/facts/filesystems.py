@@ -190,6 +190,15 @@ def _mounts(reading: Reading) -> Iterator[Filesystems]:
     )
 
 
+def _mountpoint(reading: Reading) -> Iterator[Filesystems]:
+    told = re.search(r"(/\S*) is (not )?a mountpoint", reading.text)
+    if told is None:
+        raise UnusableOutput(f"no answer of mountpoint: {reading.text.strip()[:80]}")
+    path = told[1]
+    target = path.rpartition("/")[0] or "/" if told[2] else path
+    yield Filesystems(filesystems=(Filesystem(target=target, path=path),))
+
+
 def _kinds(reading: Reading) -> Iterator[PathKinds]:
     command = bare_command(reading.command or "")
     try:
@@ -215,6 +224,7 @@ def _kinds(reading: Reading) -> Iterator[PathKinds]:
 _FLAGS = r"(?:-\S+ )*"
 READERS: tuple[Reader, ...] = (
     Reader("filesystems.space", (Filesystems,), _space, commands=(r"df\b.*",)),
+    Reader("filesystems.point", (Filesystems,), _mountpoint, commands=(r"mountpoint (?!-\w*q).*",)),
     Reader("filesystems.findmnt", (Filesystems,), _mount_point, commands=(r"findmnt\b.*",)),
     Reader(
         "filesystems.mounts", (Filesystems,), _mounts, commands=(r"mount(?: -\S+)*(?: \|.*)?",),

@@ -137,6 +137,31 @@ def bare_command(command: str) -> str:
     return re.sub(r"^/\S*/", "", line)
 
 
+_WRAPPED = (
+    r"ssh (?:-[46AaCfGgKkMNnqsTtVvXxYy]+ |-[a-zA-Z] ?\S+ )*(?:\S+@)?[\w.:-]+ (?P<inner>.+)",
+    # What a container says of its own disks and mounts is not said of the node.
+    r"docker (?:container |compose )?exec (?:-\w+ |--\S+ )*\S+ "
+    r"(?P<inner>(?!df|du|mount|findmnt).+)",
+    r"(?:ba|da|z)?sh (?:-\w+ )*-\w*c (?P<inner>.+)",
+)
+
+
+def unwrapped(reading: Reading) -> Reading | None:
+    """The reading as if its command had not come through ssh, a shell or ``docker exec``.
+
+    None where it did not. Text that ssh itself printed is not told from that of the command.
+    """
+    line = bare_command(reading.command or "")
+    found = next((match for regex in _WRAPPED if (match := re.fullmatch(regex, line))), None)
+    if found is None:
+        return None
+    inner = found["inner"].strip()
+    if len(inner) > 2 and inner[0] == inner[-1] and inner[0] in "'\"":
+        inner = inner[1:-1].replace("\\" + inner[0], inner[0])
+    note = f"{reading.note} in the container".strip() if line.startswith("docker") else reading.note
+    return reading.model_copy(update={"command": inner, "note": note})
+
+
 class Understood(NamedTuple):
     """What became of a set of readings."""
 
@@ -146,15 +171,20 @@ class Understood(NamedTuple):
 
 
 def understand(readings: Sequence[Reading], readers: Sequence[Reader]) -> Understood:
-    """Every reading through the first reader that takes it."""
+    """Every reading through the first reader that takes it, as it stands or unwrapped."""
     observations: list[Observation] = []
     unread = []
     for reading in readings:
-        reader = next((reader for reader in readers if reader.takes(reading)), None)
-        if reader is None:
+        inner: Reading | None = reading
+        reader = None
+        while inner is not None and reader is None:
+            reader = next((one for one in readers if one.takes(inner)), None)
+            if reader is None:
+                inner = unwrapped(inner)
+        if reader is None or inner is None:
             unread.append(reading)
         else:
-            observations += reader.read(reading)
+            observations += [one._replace(reading=reading) for one in reader.read(inner)]
     return Understood(tuple(observations), tuple(unread))
 
 
@@ -175,5 +205,5 @@ def probe_facts(readings: Sequence[Reading], probes: Mapping[str, Probe[Any]]) -
 
 __all__ = [
     "Ask", "Fact", "NodeFacts", "Observation", "Reader", "Understood", "ask_command", "ask_file",
-    "bare_command", "probe_ask", "probe_facts", "understand",
+    "bare_command", "probe_ask", "probe_facts", "understand", "unwrapped",
 ]  # fmt: skip

@@ -64,9 +64,9 @@ PACK: tuple[Probe[Any], ...] = (host.IDENTITY, runtime.PYTHON, *ENGRAM, storage.
 ALL: tuple[Probe[Any], ...] = tuple(dict.fromkeys((*LAUNCH, *PACK)))
 
 _THEMES = (
-    compound, rdma, links, routes, firewall, bandwidth, nccl_library, unified, kernel, kernel_log,
-    gpu, services, baseline, parity, containers, ssh, tools, filesystems, exports, packing, weights,
-    sockets, logs, samples, environment, rendered, replies, eval_records, wanted, model_config,
+    compound, ssh, rdma, links, routes, firewall, bandwidth, nccl_library, unified, kernel,
+    kernel_log, gpu, services, baseline, parity, containers, tools, filesystems, exports, packing,
+    weights, sockets, logs, samples, environment, rendered, replies, eval_records, wanted, model_config,
 )  # fmt: skip
 READERS: tuple[Reader, ...] = tuple(reader for theme in _THEMES for reader in theme.READERS)
 """Every kind of text that is understood; the first that takes a reading reads it."""

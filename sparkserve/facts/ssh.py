@@ -165,7 +165,7 @@ def _login(reading: Reading) -> Iterator[Connection]:
         port=port,
         offered=tuple(re.findall(r"Offering public key: (.+?)\s*$", text, re.MULTILINE)),
         methods=tuple(methods[1].split(",")) if methods else (),
-        message=_last_line(text),
+        message=last_line(text),
     )
 
 
@@ -189,7 +189,8 @@ def _target(command: str) -> tuple[str | None, str | None, int | None]:
     return user, host, port
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
+    """The last line that is not blank, shortened."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
 
@@ -270,7 +271,8 @@ def _known(reading: Reading) -> Iterator[KnownHosts]:
 
 
 _TRIED = re.compile(
-    r"\[?(?P<address>[\w.:%-]*[\w])\]?(?:[: ](?:port )?(?P<port>\d{1,5}))?(?:/tcp)?(?: \(\w+\))?"
+    r"(?:\[(?P<bracketed>[^\]]+)\]|(?P<address>[\w.-]+|[0-9a-fA-F]*(?::[0-9a-fA-F]*){2,}))"
+    r"(?:[: ](?:port )?(?P<port>\d{1,5}))?(?:/tcp)?(?: \(\w+\))?"
     r"(?: port \[tcp/\S+\])?\s*(?:[:=-]>?)?\s+(?P<result>ok|open|succeeded|success|connected|"
     r"time[d-]?[ -]?out|refused|unreachable|no route to host|filtered|closed|fail(?:ed)?)\b",
     re.IGNORECASE,
@@ -285,7 +287,9 @@ def _tests(reading: Reading) -> Iterator[AddressTests]:
         if row:
             good = row["result"].lower() in ("ok", "open", "succeeded", "success", "connected")
             port = int(row["port"] or 22)
-            found.append(AddressTest(address=row["address"], port=port, is_open=good))
+            found.append(
+                AddressTest(address=row["bracketed"] or row["address"], port=port, is_open=good)
+            )
     if not found:
         raise UnusableOutput("no line ADDRESS RESULT")
     yield AddressTests(tests=tuple(found))
@@ -300,9 +304,9 @@ def _sudo(reading: Reading) -> Iterator[Sudo]:
     if rc == 0:
         yield Sudo(works=True)
     elif rc is not None:
-        yield Sudo(works=False, message=_last_line(text) or f"exit {rc}")
+        yield Sudo(works=False, message=last_line(text) or f"exit {rc}")
     elif complaint or re.search(r"(?i)not in the sudoers|may not run sudo", text):
-        yield Sudo(works=False, message=complaint[0].strip() if complaint else _last_line(text))
+        yield Sudo(works=False, message=complaint[0].strip() if complaint else last_line(text))
     elif not text and reading.stream == "stdout":
         yield Sudo(works=True)
     else:
@@ -315,17 +319,19 @@ def _account(reading: Reading) -> Iterator[Account]:
     if row:
         yield Account(user=row[1], home=row[2])
         return
-    home = re.fullmatch(r"\s*(?:HOME=)?(/\S*)\s*", text)
+    home = re.fullmatch(r"\s*(?:(?P<user>[\w.-]+)\s+)?(?:HOME=)?(?P<home>/\S*)\s*", text)
     if home is None:
         raise UnusableOutput(f"no home folder: {text.strip()[:100]}")
-    yield Account(user=home[1].rstrip("/").rpartition("/")[2] or "root", home=home[1])
+    # Without a name of its own: the folder's is the user's nearly everywhere.
+    named = home["home"].rstrip("/").rpartition("/")[2]
+    yield Account(user=home["user"] or named, home=home["home"])
 
 
 READERS: tuple[Reader, ...] = (
     Reader("ssh.connection", (Connection,), _told, whats=(r"connection",)),
     Reader(
         "ssh.login", (Connection,), _login,
-        commands=(r"ssh .*\b(?:true|hostname|exit|exit 0|uptime|id|whoami|echo \S+)['\"]?",
+        commands=(r"ssh (?!.*\bsudo\b).*\s['\"]?(?:true|hostname|exit|exit 0|uptime|whoami)['\"]?",
                   r"ssh (?:-\S+ (?:\w+=\S+ )?)*\S+@?\S+"),
         whats=(r"ssh(?: login| -v)?(?: of .*| to .*)?", r"fabric|paramiko(?: error)?"),
     ),
@@ -339,12 +345,15 @@ READERS: tuple[Reader, ...] = (
     Reader(
         "ssh.sudo", (Sudo,), _sudo,
         # What is left of `sudo -n ...` without its first two words comes second.
-        commands=(r"sudo (?:-\w+ )*(?:true|-v|-l|id|whoami|echo \S+)\b.*", r"(?:true|-v|-l)\b.*"),
+        commands=(
+            r"sudo (?:-\w+ )*(?:true|-v|-l|id|whoami|echo \S+)\b.*", r"(?:true|-v|-l)\b.*|whoami",
+        ),
     ),
     Reader(
         "ssh.account", (Account,), _account,
         commands=(r"getent passwd .*", r"echo \"?(?:~|\$\{?HOME\}?)\"?", r"printenv HOME",
-                  r"grep .*/etc/passwd.*"),
+                  r"ssh .*\becho ['\"\\]*(?:~|\$\{?HOME\}?)['\"]*", r"grep .*/etc/passwd.*",
+                  r"(?:id -un|whoami) ?(?:;|&&) ?echo \"?(?:~|\$\{?HOME\}?)\"?"),
     ),
 )  # fmt: skip
 ASKS: tuple[Ask, ...] = (

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
+from sparkserve.facts.gpu_kinds import GpuDriver
 from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader, ask_command
 from sparkserve.model.reading import Reading
@@ -96,6 +97,13 @@ def _toolchain(reading: Reading) -> Iterator[Toolchain]:
         yield Toolchain(nvcc=release[1])
 
 
+def _smi_version(reading: Reading) -> Iterator[GpuDriver]:
+    cuda = re.search(r"CUDA Version\s*: (\d+\.\d+)", reading.text)
+    if cuda is None:
+        raise UnusableOutput("no CUDA version")
+    yield GpuDriver(cuda=cuda[1])
+
+
 def _flags(reading: Reading) -> Iterator[EngineFlags]:
     flags = tuple(dict.fromkeys(re.findall(r"(?<![\w-])--[a-zA-Z][a-zA-Z0-9-]*", reading.text)))
     if not flags or not re.search(r"(?i)usage:|options:|arguments:", reading.text):
@@ -139,6 +147,9 @@ READERS: tuple[Reader, ...] = (
         "tools.compilers", (Toolchain,), _toolchain,
         commands=(r".*(?:ptxas|nvcc|PTXAS_PATH\S*)['\"]? (?:--version|-V)\b.*",),
         whats=(r"(?:ptxas|nvcc)(?: version| --version)?.*",),
+    ),
+    Reader(
+        "tools.smi_version", (GpuDriver,), _smi_version, commands=(r"nvidia-smi --version\b.*",),
     ),
     Reader(
         "tools.engine_help", (EngineFlags,), _flags,

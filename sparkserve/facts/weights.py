@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
+from sparkserve.facts.exports import Mode, Modes
 from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader, bare_command
 from sparkserve.model.base import Model
@@ -99,7 +100,7 @@ _LONG = re.compile(
 )
 
 
-def _listing(reading: Reading) -> Iterator[Listing]:
+def _listing(reading: Reading) -> Iterator[Fact]:
     command = bare_command(reading.command or "")
     text = reading.text
     if re.search(r"(?m)^\S*(?:ls|find): .*", text) and len(text.strip().splitlines()) == 1:
@@ -107,22 +108,36 @@ def _listing(reading: Reading) -> Iterator[Listing]:
     words = [w for w in re.sub(r"\s[|;>&].*", "", command).split()[1:] if not w.startswith("-")]
     folder = words[0].strip("'\"") if words and not re.search(r"[*?]", words[0]) else None
     long_form = re.search(r"(?m)^[bcdlps-][rwxsStT-]{9}", text) is not None
-    files = []
+    files, modes = [], []
     for line in text.splitlines():
         if not line.strip() or (long_form and re.match(r"\w+ \d+[KMGT]?$", line)):
             continue
-        if long_form:
-            row = _LONG.match(line)
-            if row:
-                name = row["name"].partition(" -> ")[0]
-                files.append(ListedFile(name=name, size_bytes=int(row["size"])))
-        else:
-            files += [
-                ListedFile(name=name.rstrip("*@/")) for name in re.split(r"\s{2,}|\t", line.strip())
-            ]
+        if not long_form:
+            files += _names(line.strip(), command)
+        elif row := _LONG.match(line):
+            name = row["name"].partition(" -> ")[0]
+            files.append(ListedFile(name=name, size_bytes=int(row["size"])))
+            path = f"{folder.rstrip('/')}/{name}" if folder else name
+            modes.append(Mode(path=path, mode=_mode(line[1:10]), is_folder=line[0] == "d"))
     shown = [one for one in files if one.name not in (".", "..")]
     hint = f"{reading.note} {reading.label} {command}"
     yield Listing(folder=folder, files=tuple(shown), hint=hint)
+    if modes:
+        yield Modes(modes=tuple(one for one in modes if not one.path.endswith(".")))
+
+
+def _names(line: str, command: str) -> list[ListedFile]:
+    """Names of one line: several in columns, one with its size, or a whole path."""
+    if sized := re.fullmatch(r"(\S+)[\t ]+(\d{1,18})|(\d{1,18})\t(\S+)", line):
+        name, size = sized[1] or sized[4], sized[2] or sized[3]
+        return [ListedFile(name=name.rpartition("/")[2], size_bytes=int(size))]
+    if command.startswith(("find", "du")):
+        return [ListedFile(name=line.rpartition("/")[2])]
+    return [ListedFile(name=name.rstrip("*@/")) for name in re.split(r"\s{2,}|\t", line)]
+
+
+def _mode(letters: str) -> int:
+    return int("".join("0" if letter in "-ST" else "1" for letter in letters), 2)
 
 
 def _broken(reading: Reading) -> Iterator[BrokenLinks]:
@@ -209,7 +224,11 @@ READERS: tuple[Reader, ...] = (
     ),
     Reader(
         "weights.listing", (Listing,), _listing,
-        commands=(r"(?:ls|dir)\b.*", r"find .*-printf ['\"]?%f.*"), whats=(r"ls(?: .*)?",),
+        commands=(
+            r"(?:ls|dir)\b.*", r"find .*-printf ['\"]?%[fp].*", r"find (?!.*-printf).*-type f\b.*",
+            r"find (?!.*-printf).*-name \S*safetensors\S*.*", r"du -\w*b\w* .*",
+        ),
+        whats=(r"ls(?: .*)?",),
     ),
 )  # fmt: skip
 ASKS: tuple[Ask, ...] = ()
