@@ -25,6 +25,7 @@ FAR_LINES = 100
 PATTERNS: tuple[Pattern, ...] = (OURS, *CONSEQUENCES, *FAULTS, *LINES, *MEASURES, *VAGUE)
 """Every row for lines of logs, in the order in which they are tried."""
 ALL_PATTERNS = (*PATTERNS, *REPLIES)
+_WORK = tuple(pattern for pattern in PATTERNS if pattern.weight == "ready")
 
 _EXCEPTION = re.compile(
     r"^(?:\S+\s+\|\s+)?(?:\d{4}-\S+\s+)?(?:rank\s?\d+\s+)?(?:\[[^\]]*\]:?\s*|\([^)]*\)\s*)*"
@@ -115,14 +116,16 @@ class Watcher:
             return
         if pattern is None and (found := _EXCEPTION.search(line)):
             line, pattern = found["what"], _EXCEPTION_ROW
+        wrong = pattern is not None and pattern.weight in ("fault", "consequence")
+        if not wrong and any(work.regex.search(line) for work in _WORK):
+            # A line of work may hold a figure, too, for which another row knows it.
+            seen.settled_order = self._count
         if pattern is None:
             return
         fault = Fault(rank, node, line, pattern, self._count, at, seen.ordinary)
-        if pattern.weight == "ready":
-            seen.settled_order = self._count
-        elif pattern.weight == "stall":
+        if pattern.weight == "stall":
             seen.newest = fault
-        elif pattern.weight in ("fault", "consequence"):
+        elif wrong:
             self.faults.append(fault)
             if pattern.name == "traceback":
                 seen.open_traceback = fault

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sparkserve.engine import watcher
+from sparkserve.engine.watcher import PATTERNS
 from sparkserve.errors import NotReadyError
 from sparkserve.model.plan import AwaitReports, Plan, Stage, Step
 from sparkserve.model.record import RunOutcome, RunRecord
@@ -133,3 +136,28 @@ def test_known_cause_comes_with_what_helps(directory: RunDirectory) -> None:
     with pytest.raises(NotReadyError) as caught:
         bring_up.carry_out(directory, WAITS, record("launching"))
     assert caught.value.hint == f"ss -ltnp\nsparkserve logs spark1 --run {runs.RUN_ID}"
+
+
+def test_pool_that_cannot_hold_one_context_ends_the_launch_at_the_line_that_says_it(
+    directory: RunDirectory,
+) -> None:
+    profile = scenes.profile(context={"length_tokens": 4096}, limits={"no_progress_s": 30.0})
+    host = ToldHost("spark1", [line("log", "bytes_per_full_token=1670.75, full_token=4095")])
+    bring_up = BringUp({"spark1": host}, Emitter([Heard()], utc_now), None)
+    told = runs.record(1, outcome="launching", profile=profile, pythons={"spark1": "/py"})
+    with pytest.raises(NotReadyError, match=r"holds 4,095 tokens, less than one context of 4,096"):
+        bring_up.carry_out(directory, WAITS, told)
+    assert stops(host) == 1
+
+
+def test_launch_that_is_given_up_names_what_its_ranks_stand_in(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = next(p for p in PATTERNS if p.name == "allreduce-across-nodes")
+    monkeypatch.setattr(watcher, "PATTERNS", (replace(row, stall_s=0.1),))
+    host = ToldHost("spark1", [line("log", "CustomAllreduce is disabled because this process "
+                                    "group spans across nodes.")])  # fmt: skip
+    message, heard = failed(host, directory, "launching")
+    assert "no rank logged or read anything" in message
+    assert "spark1: the ranks wait for each other" in message
+    assert any("stands still after" in event.message for event in heard.events)

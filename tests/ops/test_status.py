@@ -93,6 +93,18 @@ def test_uptime_is_by_the_nodes_own_clock() -> None:
     assert (rank.state, rank.uptime_s, rank.last_line) == ("running", 60.0, "x")
 
 
+def test_wedge_that_the_guard_sees_makes_the_run_unhealthy_and_is_a_finding() -> None:
+    noticed = RUNNING | {"notice": "engine wedged: 3 requests run, no token came for 60 s"}
+    made(1, "serving", nodes=slice(0, 1))
+    answer = {"state": noticed, "progress": COUNTERS, "last_line": ""}
+    group = GroupResult({"spark1": Node("spark1", output=json.dumps(answer))}, {})
+    found = status.run(status.StatusRequest(), Doors(connect=lambda _: group))
+    assert found.outcome == "unhealthy"
+    (finding,) = found.findings
+    assert (finding.code, finding.node, finding.verdict) == ("ENG_SPIN_WEDGE", "spark1", "FAIL")
+    assert "3 requests run" in finding.observed
+
+
 def test_clock_that_was_set_back_gives_no_negative_uptime() -> None:
     counters = COUNTERS | {"at_s": 4_000.0}
     assert asked({"state": RUNNING, "progress": counters, "last_line": ""}).uptime_s == 0.0
