@@ -117,7 +117,9 @@ def _unaddressed(
     scene: Scene, place: str | None, known: Addresses, problems: list[str], variables: list[str]
 ) -> Judgement:
     fast = [i for i in known.by_interface() if fabric_name(i) and known.ipv4_of(i)]
-    there = ", ".join(f"{i} {known.ipv4_of(i)[0]}" for i in known.by_interface() if i != "lo")
+    there = ", ".join(
+        f"{i} {held[0]}" for i, held in known.by_interface().items() if held and i != "lo"
+    )
     fix = f"on this node use an interface that has an address: {there}"
     if fast and variables:
         fix = " ".join(f"{variable}={fast[0]}" for variable in variables) + " on this node"

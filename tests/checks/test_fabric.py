@@ -395,3 +395,10 @@ def test_host_address_is_judged_by_the_way_out(route: str, env: str, loud: bool)
     assert bool(found) == loud
     if loud:
         assert "SGLANG_HOST_IP=10.100.0.1" in found[0].fix
+
+
+def test_interface_with_an_ipv6_address_only_is_no_address_for_sockets() -> None:
+    text = ADDRESSES + "6: enp1s0f1np1    inet6 fd00::1/64 scope global\n"
+    env = told("rendered env", "GLOO_SOCKET_IFNAME=enp1s0f1np1\n", "n1", format="env")
+    (finding,) = findings(ran("ip -o addr", text, "n1"), env)
+    assert finding.code == "NET_IFNAME_ABSENT"
