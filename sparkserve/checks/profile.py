@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sparkserve.checks import (
     memory_plan,
+    profile_engine,
     profile_memory,
     profile_network,
     profile_serving,
@@ -15,6 +16,7 @@ CHECKS: tuple[Check, ...] = (
     *profile_network.CHECKS,
     *profile_memory.CHECKS,
     *profile_split.CHECKS,
+    *profile_engine.CHECKS,
     *profile_serving.CHECKS,
     *memory_plan.CHECKS,
 )

@@ -209,6 +209,10 @@ def from_keys(given: Mapping[str, Any]) -> Wanted:
     nodes = by_name.get("nodes")
     if found["nodes"] is None and isinstance(nodes, list) and nodes:
         found["nodes"] = len(nodes)
+    workers = by_name.get("workers")
+    hosts = workers.replace(",", " ").split() if isinstance(workers, str) else workers
+    if found["nodes"] is None and isinstance(hosts, list) and hosts:
+        found["nodes"] = 1 + len(hosts)
     ranks = {key.rpartition("rank_of.")[2]: whole_number(v) for key, v in keys.items()
              if normal(key).startswith("rank_of.") or ".rank_of." in normal(key)}  # fmt: skip
     found["rank_of"] = {n: rank for n, rank in ranks.items() if rank is not None} or None

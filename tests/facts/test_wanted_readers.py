@@ -176,7 +176,7 @@ def test_any_table_becomes_a_wish(table: dict[str, object]) -> None:
 
 
 ENVIRONMENTS = {
-    "lines": ("docker inspect -f '{{range .Config.Env}}{{println .}}{{end}}' r", "A=1\nB=\nC=x=y\n"),
+    "lines": ("docker inspect -f '{{range .Config.Env}}{{println .}}{{end}}' r", "A=1\nB=\nC=x=y"),
     "json": ("docker inspect --format='{{json .Config.Env}}' r1", '["A=1","B=","C=x=y"]'),
     "exec": ("docker exec rank1 env", "A=1\nB=\nC=x=y"),
     "exec in a shell": ("sudo -n docker exec -i rank1 sh -c 'env | sort'", "A=1\nB=\nC=x=y"),
