@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _EXAMPLES = (
     "sparkserve doctor",
     "sparkserve doctor --only fabric,memory -v",
+    "sparkserve doctor --bandwidth",
     "sparkserve doctor --save bundle",
     "sparkserve doctor --replay bundle --json",
     "sparkserve doctor --replay engine.log --as 'engine log' --node spark2",
@@ -48,6 +49,12 @@ class DoctorOptions(OptionGroup):
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail at warnings and at what is unknown, too.")
     ] = False
+    bandwidth: Annotated[
+        bool, typer.Option("--bandwidth", help="Measure between the nodes, too; some seconds each.")
+    ] = False
+    size: Annotated[
+        str, typer.Option("--size", metavar="SIZE", help="Buffers of one test, at most 256M.")
+    ] = "512K"
     save: Annotated[
         Path | None,
         typer.Option("--save", metavar="DIR", help="Write what was read, secrets masked."),
@@ -135,12 +142,22 @@ def _live(
         save=options.save,
         fix=known_names(options.fix or ()),
         dry_run=options.dry_run,
+        test_bytes=_size(options.size) if options.bandwidth else None,
     )
     with observer_for(console) as view:
         found = use_case.run(request, open_doors(), view)
-    _show(console, found)
+    _show(console, found, told="bandwidth" if options.bandwidth else None)
     failed = found.fix is not None and found.fix.exit_code
     return found.result.exit_code or int(failed)
+
+
+def _size(text: str) -> int:
+    from sparkserve.units import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise ConfigError(f"--size {text}: {error}") from error
 
 
 def _undo(console: Console, target: TargetOptions) -> int:
@@ -154,7 +171,7 @@ def _undo(console: Console, target: TargetOptions) -> int:
     return result.exit_code
 
 
-def _show(console: Console, found: Examination) -> None:
+def _show(console: Console, found: Examination, told: str | None = None) -> None:
     from sparkserve.checks.cabling import cabling
     from sparkserve.report.doctor_view import Shown, doctor_answer
 
@@ -164,6 +181,7 @@ def _show(console: Console, found: Examination) -> None:
         fix=found.fix,
         width=console.width,
         verbosity=console.settings.verbosity,
+        told=told,
     )
     console.answer(doctor_answer(shown))
 

@@ -23,12 +23,17 @@ from sparkserve.ops import mend
 from sparkserve.ops.baselines import baseline_readings, remember
 from sparkserve.ops.doctor_live import Subject, no_connection, read_cluster, wish_readings
 from sparkserve.ops.doors import Doors, Emitter
+from sparkserve.ops.pair_runs import expected_s, measure, tests_of
 from sparkserve.ops.shard_commands import named
 from sparkserve.ops.target import Seen, Target, resolve_cluster, resolve_to_look
 from sparkserve.transport.host import GroupResult, Host
+from sparkserve.units import format_duration
 
 _PHASES = 3
 _IDLE = "NODE.IDLE"
+_TOO_BIG = "MEM_TEST_TOO_BIG"
+_REQUEST = "request"
+"""``what`` of the reading that tells what the user asked for."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class DoctorRequest:
     """Names of mends to apply."""
     dry_run: bool = False
     """Only show what the mends would do."""
+    test_bytes: int | None = None
+    """Measure between the nodes with buffers of so many bytes; None = do not measure."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +83,15 @@ def run(request: DoctorRequest, doors: Doors, observer: Observer) -> Examination
         emitter.emit("notice", reason)
     subject = _subject(request, seen)
     total = _PHASES + (3 if request.fix and not request.dry_run else 0)
+    total += request.test_bytes is not None
     phases = _Phases(emitter, total, len(subject.cluster.nodes))
     phases.begin("connect")
     with connected(subject.cluster, doors) as group:
         phases.begin("read")
         read = _read(subject, group, doors)
+        if request.test_bytes is not None:
+            phases.begin("measure")
+            read = _measured(read, request.test_bytes, group, emitter)
         phases.begin("judge")
         if request.save is not None:
             bundles.save(request.save, read, doors.now())
@@ -190,6 +201,24 @@ def _read(subject: Subject, group: GroupResult[Host], doors: Doors) -> Bundle:
     read = read_cluster(subject, [group[n.name] for n in nodes if n.name in group], doors)
     wish = (*wish_readings(subject), *baseline_readings(subject.cluster))
     return Bundle(readings=(*wish, *lost, *read.readings), unread=read.unread)
+
+
+def _measured(read: Bundle, size_bytes: int, group: GroupResult[Host], emitter: Emitter) -> Bundle:
+    """What was read, with measurements between the nodes; none where a check turns them down."""
+    asked = Reading(
+        text=f"sparkserve doctor --bandwidth --size {size_bytes}\n",
+        label=_REQUEST,
+        what=_REQUEST,
+    )
+    readings = (*read.readings, asked)
+    found = examined(Bundle(readings=readings))
+    if any(f.verdict == "REFUSE" and f.code == _TOO_BIG for f in found.result.findings):
+        return read.model_copy(update={"readings": readings})
+    tests = tests_of(found.scene, size_bytes)
+    took = format_duration(float(expected_s(tests)))
+    emitter.emit("notice", f"{len(tests)} tests between the nodes, about {took}")
+    measured = measure(tests, group.values_by_node)
+    return Bundle(readings=(*readings, *measured.readings), unread=(*read.unread, *measured.unread))
 
 
 @dataclass

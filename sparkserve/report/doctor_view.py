@@ -57,6 +57,8 @@ class Shown:
     fix: FixResult | None = None
     width: int | None = None
     verbosity: int = 0
+    told: str | None = None
+    """Theme whose passes are shown, too: its figures were asked for."""
 
 
 def doctor_answer(shown: Shown) -> Answer:
@@ -64,7 +66,7 @@ def doctor_answer(shown: Shown) -> Answer:
     result = shown.result
     lines: list[Line] = []
     apart = False
-    for section in _sections(result, everything=shown.verbosity > 0):
+    for section in _sections(result, [f for f in result.findings if _is_shown(f, shown)]):
         told = section.lines()
         # A node without news has one line; what has more stands apart.
         lines += [line()] if lines and (apart or len(told) > 1) else []
@@ -123,12 +125,18 @@ class _Section:
         return lines
 
 
-def _sections(result: DoctorResult, *, everything: bool) -> list[_Section]:
+def _is_shown(finding: Finding, shown: Shown) -> bool:
+    if shown.verbosity or matters(finding):
+        return True
+    return shown.told is not None and theme_of(finding.check_id) == shown.told
+
+
+def _sections(result: DoctorResult, shown: Sequence[Finding]) -> list[_Section]:
     """The cluster, then findings of several nodes, then every node."""
     order = [node.name for node in result.cluster.nodes] if result.cluster else []
     order += [f.node for f in result.findings if f.node is not None]
     places = list(dict.fromkeys(order))
-    groups = _alike([f for f in result.findings if everything or matters(f)])
+    groups = _alike(shown)
     sections: dict[tuple[str | None, ...], _Section] = {}
     for key in _titles(groups, places):
         title = ", ".join(place or _CLUSTER for place in key)
