@@ -89,6 +89,8 @@ class Facts:
     nic_firmware: str = "28.45.4028"
     port_state: str = "4: ACTIVE"
     """RDMA state of the two cabled halves; the uncabled ones always say DOWN."""
+    ports_down: tuple[str, ...] = ()
+    """Interfaces whose RDMA port is down, whatever ``port_state`` says."""
     port_phys_state: str = "5: LinkUp"
     port_rate: str = "200 Gb/sec (4X HDR)"
     link_speed_mbps: int = 200_000
@@ -101,7 +103,8 @@ class Facts:
     pcie_width: int = 4
     pcie_speed: str = "32.0 GT/s PCIe"
     gid_shift: int = 0
-    """Moves the IPv4 GIDs to higher indexes, as they do on real nodes after a reboot."""
+    """Moves the IPv4 GIDs to higher indexes, as they do on real nodes after a reboot; the indexes
+    before them are those of an IPv6 address."""
     gid_hole: bool = False
     """Leaves one index free between the v1 and the v2 GID of an IPv4 address."""
     soc_temperature_c: int = 51

@@ -121,15 +121,14 @@ def rate(node: Node, mbit: float, device: str) -> Fault:
 def link_down(node: Node, device: str) -> Fault:
     """Take an interface down; on the fabric its RDMA port goes down too."""
     run("ip", "-n", node.namespace, "link", "set", device, "down")
-    before = node.facts
     if device in (FABRIC, TWIN):
-        node.set_fact(port_state="1: DOWN", port_phys_state="3: Disabled")
+        node.set_fact(ports_down=(*node.facts.ports_down, device))
 
     def undo() -> None:
         run("ip", "-n", node.namespace, "link", "set", device, "up")
         if device == MANAGEMENT:
             add_default_route(node.namespace)
-        node.set_fact(port_state=before.port_state, port_phys_state=before.port_phys_state)
+        node.set_fact(ports_down=tuple(d for d in node.facts.ports_down if d != device))
 
     return Fault(node, f"{device} down", undo)
 
@@ -172,9 +171,10 @@ def readonly(node: Node, mount_point: str) -> Fault:
 
 
 def hidden(node: Node, path: str) -> Fault:
-    """Let a program or file be there no more: what lies in its place can be run by nobody."""
-    _inside(node, ["mount", "--bind", "/dev/null", path])
-    return Fault(node, f"{path} hidden", lambda: _inside(node, ["umount", path]), scope="boot")
+    """Let a program or file be there no more."""
+    away = f"/var/tmp/{PurePosixPath(path).name}.hidden"
+    _inside(node, ["mv", path, away])
+    return Fault(node, f"{path} hidden", lambda: _inside(node, ["mv", away, path]), scope="disk")
 
 
 def replaced(node: Node, path: str, text: str) -> Fault:

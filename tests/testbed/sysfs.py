@@ -42,6 +42,8 @@ def _gid_files(port: str, facts: Facts, device: str, number: int) -> dict[str, s
         octets = [int(part) for part in address.split(".")]
         mapped = "0000:0000:0000:0000:0000:ffff:{:02x}{:02x}:{:02x}{:02x}".format(*octets)
         first = 2 + facts.gid_shift
+        for index in range(2, first):
+            gids[index] = (f"fd00{local[4:]}", ("IB/RoCE v1", "RoCE v2")[index % 2])
         gids[first] = (mapped, "IB/RoCE v1")
         gids[first + 1 + facts.gid_hole] = (mapped, "RoCE v2")
     files = {}
@@ -56,6 +58,7 @@ def _gid_files(port: str, facts: Facts, device: str, number: int) -> dict[str, s
 
 def _rdma_files(facts: Facts, name: str, device: str, number: int) -> dict[str, str]:
     cabled = device not in UNCABLED
+    up = cabled and device not in facts.ports_down
     pci, guid = _pci_folder(name), f"4cbb:4700:0000:{number:02x}00"
     base = f"{pci}/infiniband/{name}"
     port = f"{base}/ports/1"
@@ -68,8 +71,8 @@ def _rdma_files(facts: Facts, name: str, device: str, number: int) -> dict[str, 
         f"{base}/node_guid": guid,
         f"{base}/sys_image_guid": guid,
         f"{base}/node_desc": f"spark{number} {name}",
-        f"{port}/state": facts.port_state if cabled else "1: DOWN",
-        f"{port}/phys_state": facts.port_phys_state if cabled else "3: Disabled",
+        f"{port}/state": facts.port_state if up else "1: DOWN",
+        f"{port}/phys_state": facts.port_phys_state if up else "3: Disabled",
         f"{port}/rate": facts.port_rate if cabled else "40 Gb/sec (4X QDR)",
         f"{port}/link_layer": "Ethernet",
         f"{port}/lid": "0x0",
