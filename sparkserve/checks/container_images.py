@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sparkserve.checks.check import Check, Judgement, passed
 from sparkserve.checks.scene import Scene
-from sparkserve.facts.containers import Images
+from sparkserve.facts.containers import Image, Images
 from sparkserve.facts.gpu_kinds import GpuDriver
 from sparkserve.facts.rendered import Pins, RenderedArgv
 from sparkserve.facts.tools import EngineFlags, Packages, Toolchain, normalised
@@ -21,7 +21,7 @@ _IMAGE_RUN = "an image is not run to look into it: that would load the node"
 def _architecture(scene: Scene) -> Iterator[Judgement]:
     for place, fact in scene.each(Images):
         for image in fact.images:
-            if image.architecture is None:
+            if image.architecture is None or not _matters(scene, image):
                 continue
             shown = f"{image.os or 'linux'}/{image.architecture}"
             if image.architecture in _ARM:
@@ -34,15 +34,26 @@ def _architecture(scene: Scene) -> Iterator[Judgement]:
                 )  # fmt: skip
 
 
-def _pinned(scene: Scene) -> Iterator[Judgement]:
+def _wanted(scene: Scene) -> str | None:
+    """Reference of the image that the profile pins."""
     wish = scene.wish
-    wanted = wish.engine.image if wish is not None and wish.engine.runtime == "container" else None
+    return wish.engine.image if wish is not None and wish.engine.runtime == "container" else None
+
+
+def _matters(scene: Scene, image: Image) -> bool:
+    """Whether an image is the wanted one; of pasted texts every image is."""
+    if scene.wish is None:
+        return True
+    digest = (_wanted(scene) or "").partition("@")[2]
+    return bool(digest) and any(one.endswith(digest) for one in image.digests)
+
+
+def _pinned(scene: Scene) -> Iterator[Judgement]:
+    wanted = _wanted(scene)
     ids: dict[str, dict[str, str]] = {}
     for place, fact in scene.each(Images):
         name, _, digest = (wanted or "").partition("@")
-        found = [
-            one for one in fact.images if wanted and any(d.endswith(digest) for d in one.digests)
-        ]
+        found = [one for one in fact.images if wanted and _matters(scene, one)]
         if wanted and not found:
             yield Judgement(
                 place, "fail", code="CTR_IMAGE_MISSING", expected=wanted,
@@ -57,7 +68,7 @@ def _pinned(scene: Scene) -> Iterator[Judgement]:
                 fix=f"docker save {missing} | ssh {place or 'NODE'} docker load",
             )  # fmt: skip
         for one in fact.images:
-            if one.reference and one.id and place is not None and not wanted:
+            if one.reference and one.id and place is not None and scene.wish is None:
                 ids.setdefault(one.reference, {})[place] = one.id
     for reference, by_place in ids.items():
         if len({_short(one) for one in by_place.values()}) > 1:

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from sparkserve.checks.check import Check, Judgement, passed
+from sparkserve.checks.disks import DISKS
 from sparkserve.checks.nfs import NFS
 from sparkserve.checks.scene import Scene
 from sparkserve.facts.containers import Containers
 from sparkserve.facts.environment import Environment
-from sparkserve.facts.exports import CopyFailure
-from sparkserve.facts.filesystems import NETWORKED, Filesystem, Filesystems, is_below
+from sparkserve.facts.filesystems import is_below
 from sparkserve.facts.logs import EngineLog
 from sparkserve.facts.rendered import RenderedArgv
+from sparkserve.facts.tools import FileDigests
 from sparkserve.facts.weights import (
     BrokenLinks,
     CheckpointIndex,
@@ -23,10 +24,8 @@ from sparkserve.facts.weights import (
     PartialFiles,
     ShardHeaders,
 )
-from sparkserve.units import GIB, format_bytes
+from sparkserve.units import format_bytes
 
-_PACKED_GIB = {3: 66, 4: 50, 8: 26}
-"""Free space for one rank's packed rows by tp; 50 is upstream's, 66 and 26 are [proposal]."""
 _CACHES = ("TRITON_CACHE_DIR", "TILELANG_CACHE_DIR")
 _B12X_CACHE = re.compile(r"B12X_\w*CACHE\w*")
 _ANY_CACHE = re.compile(r"\w*(?:CACHE_DIR|CACHE_PATH|CACHE_HOME|WORKSPACE_BASE)\w*")
@@ -149,71 +148,6 @@ def _model_paths(scene: Scene) -> Iterator[str]:
                 yield value
 
 
-def _packed_space(scene: Scene) -> Iterator[Judgement]:
-    wanted = scene.wanted
-    path = wanted.engram_dir
-    if path is None or not path.startswith("/") or scene.wish is not None:
-        # A live node is asked for the very file system and size (PCK_* and DISK.FREE).
-        return
-    need_gib = _PACKED_GIB.get(wanted.tp or wanted.nodes or 4, 50)
-    for place, fact in scene.each(Filesystems):
-        found = fact.holding(path)
-        if found is None or found.available_bytes is None:
-            continue
-        free = format_bytes(found.available_bytes)
-        if found.available_bytes >= need_gib * GIB:
-            yield passed(place, f"engram_dir {path} is on {found.target} with {free} free")
-            continue
-        best = _roomiest(fact)
-        other = best is not None and best.target != found.target
-        yield Judgement(
-            place, "fail",
-            observed=f"engram_dir {path} is on {found.target} with {free} free"
-            + (f", not on {best.target} with {_free(best)}" if best and other else ""),
-            expected=f"at least {need_gib} GiB free for one rank's packed rows",
-            fix=f"set engram_dir below {best.target}" if best and other else f"free {found.target}",
-        )  # fmt: skip
-
-
-def _free(filesystem: Filesystem) -> str:
-    return format_bytes(filesystem.available_bytes or 0)
-
-
-def _roomiest(fact: Filesystems) -> Filesystem | None:
-    known = [one for one in fact.filesystems if one.available_bytes is not None]
-    return max(known, key=lambda one: one.available_bytes or 0, default=None)
-
-
-def _parent(scene: Scene) -> Iterator[Judgement]:
-    for place, failure, _ in scene.seen(CopyFailure):
-        if failure.path is None:
-            continue
-        around = [
-            (where, one)
-            for where, fact, _ in scene.seen(Filesystems)
-            for one in fact.filesystems
-            if one.path not in (None, "/") and is_below(failure.path, one.path or "/")
-        ]
-        stray = [(w, one) for w, one in around if not is_below(one.target, one.path or "/")
-                 and len(one.target) < len(one.path or "")]  # fmt: skip
-        for where, one in stray:
-            yield Judgement(
-                where, "fail",
-                observed=f"{one.path} is not a mount point on {where or 'the node'}: "
-                f"{failure.path} would land on {one.target} ({one.source or 'the root disk'})",
-                expected=f"a file system mounted at {one.path}",
-                fix=f"on {where or 'the node'}: sudo mount {one.path} && mkdir -p {failure.path}",
-                evidence=(failure.message,),
-            )  # fmt: skip
-        if not stray:
-            yield Judgement(
-                place, "fail", observed=f"{failure.tool} cannot make {failure.path}",
-                expected="its parent folder on the receiver",
-                fix=f"on the receiver: findmnt -T {failure.path}; mkdir -p {failure.path}",
-                evidence=(failure.message,),
-            )  # fmt: skip
-
-
 def _jit_caches(scene: Scene) -> Iterator[Judgement]:
     for place, environment in scene.each(Environment):
         containers = scene.near(place, Containers)
@@ -244,26 +178,44 @@ def _jit_caches(scene: Scene) -> Iterator[Judgement]:
             yield passed(place, f"{len(told)} caches lie on mounts")
 
 
-def _local_disk(scene: Scene) -> Iterator[Judgement]:
-    path = scene.wanted.engram_dir
-    if path is None or not path.startswith("/"):
-        return
-    for place, fact in scene.each(Filesystems):
-        found = fact.holding(path)
-        if found is None or found.kind is None:
-            continue
-        if found.kind in NETWORKED or found.kind.startswith("fuse"):
+def _offload(scene: Scene) -> Iterator[Judgement]:
+    told = [(place, fact.variables.get("OFFLOAD_MODE")) for place, fact in scene.each(Environment)]
+    told += [
+        (None, str(value))
+        for key, value in (scene.wanted.keys or {}).items()
+        if key.lower().rpartition(".")[2] == "offload_mode"
+    ]
+    for place, mode in told:
+        if mode == "ram":
             yield Judgement(
-                place, "fail", observed=f"{path} is on {found.kind} ({found.source})",
-                expected="a local disk", fix="set engram.directory to a folder on the node's NVMe",
+                place, "fail", observed="OFFLOAD_MODE=ram pins about 189 GiB of memory",
+                expected="nvme", fix="OFFLOAD_MODE=nvme",
             )  # fmt: skip
-        elif found.kind in ("overlay", "overlayfs", "tmpfs", "ramfs"):
+        elif mode is not None:
+            yield passed(place, f"OFFLOAD_MODE={mode}")
+
+
+def _equal_files(scene: Scene) -> Iterator[Judgement]:
+    known = [(place, fact) for place, fact in scene.each(FileDigests) if place is not None]
+    if len(known) < 2:
+        return
+    names = dict.fromkeys(
+        path.rpartition("/")[2] for _, fact in known for path in (*fact.sha256, *fact.absent)
+    )
+    for name in names:
+        found = {
+            place: next((d for p, d in fact.sha256.items() if p.rpartition("/")[2] == name), None)
+            for place, fact in known
+        }
+        if len(set(found.values())) > 1:
+            shown = ", ".join(f"{p} {d[:12] if d else 'has none'}" for p, d in found.items())
             yield Judgement(
-                place, "fail", observed=f"{path} is on {found.kind}", expected="a local disk",
-                severity="info", fix="set engram.directory to a folder on the node's NVMe",
+                None, "fail", observed=f"{name} differs: {shown}",
+                expected="the same bytes on every rank, or none on all",
+                fix=f"copy {name} from one node to all others",
             )  # fmt: skip
         else:
-            yield passed(place, f"{path} is on {found.kind} ({found.source or found.target})")
+            yield passed(None, f"{name} is equal on {len(found)} nodes")
 
 
 CHECKS: tuple[Check, ...] = (
@@ -298,22 +250,6 @@ CHECKS: tuple[Check, ...] = (
         symptom="The model's folder is empty after a failed start.",
     ),
     Check(
-        "DISK.ENGRAM", "STO_DISK_WRONG_FS", "Packed rows go to a disk with room", ("doctor",),
-        "error", "hardware", (Filesystems,), _packed_space,
-        why="the folder's name does not tell on which file system it lies",
-        fix="set engram.directory to a folder on the large disk",
-        symptom="Packing ends with 'No space left on device', or / is full.",
-        text_only="on a live node DISK.FREE and the checks of packing ask for the very folder",
-    ),
-    Check(
-        "DISK.PATH", "SSH_RSYNC_PARENT_MISSING", "Copies land on the disk that is meant",
-        ("prepare",), "error", "hardware", (CopyFailure, Filesystems), _parent,
-        why="where a disk is not mounted, a folder of its name lies on / and fills it",
-        fix="findmnt -T FOLDER on the receiver",
-        symptom="rsync: mkdir failed: No such file or directory; or the root disk fills up.",
-        text_only="doctor copies nothing",
-    ),
-    Check(
         "CTR.JIT_CACHES", "ENG_JIT_MIDSERVE", "Compiled kernels outlive the container", ("doctor",),
         "warning", "config", (Environment, Containers), _jit_caches,
         why="a cache inside the container is empty at every start, so kernels are compiled while "
@@ -322,11 +258,20 @@ CHECKS: tuple[Check, ...] = (
         symptom="The first requests after each start take minutes.",
     ),
     Check(
-        "NVME.LOCAL", "STO_NOT_LOCAL", "Engram rows lie on a local disk", ("doctor",), "error",
-        "hardware", (Filesystems,), _local_disk,
-        why="every token reads rows of 264 bytes at random, which a network share cannot serve",
-        fix="pack to the node's own NVMe",
-        symptom="Decoding is many times slower than published.",
+        "OFFLOAD.MODE", "STO_OFFLOAD_RAM", "Engram rows stay on the disk", ("doctor", "profile"),
+        "error", "memory", (Environment,), _offload,
+        why="GPU and CPU share one memory of 121 GiB, which the tables alone exceed",
+        fix="OFFLOAD_MODE=nvme",
+        symptom="The node stops answering while the tables are loaded.",
     ),
+    Check(
+        "ARTIFACT.EQUAL", "STO_ARTIFACT_SKEW", "Files that ranks share are the same", ("doctor",),
+        "error", "config", (FileDigests,), _equal_files,
+        why="ranks that draft or route by different tables wait for each other for ever or answer "
+        "garbage",
+        fix="copy the file from one node to all others",
+        symptom="Acceptance differs between ranks, or a collective never ends.",
+    ),
+    *DISKS,
     *NFS,
 )  # fmt: skip

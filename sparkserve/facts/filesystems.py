@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkserve.facts.probe import UnusableOutput
-from sparkserve.facts.reader import Ask, Fact, Reader, ask_command, bare_command
+from sparkserve.facts.reader import Ask, Fact, Reader, ask_file, bare_command
 from sparkserve.model.base import Model
 from sparkserve.model.reading import Reading
 
@@ -233,6 +233,6 @@ READERS: tuple[Reader, ...] = (
     Reader("filesystems.kind", (PathKinds,), _kinds, commands=(r"stat (?=.*-\w*f\b).*",)),
 )  # fmt: skip
 ASKS: tuple[Ask, ...] = (
-    ask_command("filesystems.mounts", "df -kP"),
-    Ask("filesystems.kinds", lambda _: "cat /proc/self/mounts", path="/proc/self/mounts"),
+    # `df` would wait for a dead NFS server; this does not.
+    ask_file("filesystems.mounts", "/proc/self/mounts"),
 )

@@ -10,6 +10,7 @@ from sparkserve.facts import (
     checkpoint,
     compound,
     containers,
+    disk_speed,
     environment,
     eval_records,
     exports,
@@ -66,7 +67,8 @@ ALL: tuple[Probe[Any], ...] = tuple(dict.fromkeys((*LAUNCH, *PACK)))
 _THEMES = (
     compound, ssh, rdma, links, routes, firewall, bandwidth, nccl_library, unified, kernel,
     kernel_log, gpu, services, baseline, parity, containers, tools, filesystems, exports, packing,
-    weights, sockets, logs, samples, environment, rendered, replies, eval_records, wanted, model_config,
+    weights, sockets, disk_speed, logs, samples, environment, rendered, replies, eval_records,
+    wanted, model_config,
 )  # fmt: skip
 READERS: tuple[Reader, ...] = tuple(reader for theme in _THEMES for reader in theme.READERS)
 """Every kind of text that is understood; the first that takes a reading reads it."""

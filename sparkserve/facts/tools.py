@@ -48,6 +48,15 @@ class Packages(Fact):
     """Normalised name -> version."""
 
 
+class FileDigests(Fact):
+    """Digests of files that must be equal on all ranks."""
+
+    sha256: dict[str, str]
+    """Path -> hex digits."""
+    absent: tuple[str, ...] = ()
+    """Paths that were asked for and are not there."""
+
+
 def normalised(name: str) -> str:
     """A distribution's name as indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -131,6 +140,15 @@ def _packages(reading: Reading) -> Iterator[Packages]:
     yield Packages(versions=versions)
 
 
+def _digests(reading: Reading) -> Iterator[FileDigests]:
+    rows = re.findall(r"(?m)^([0-9a-f]{32,128}) [ *](\S.*?)\s*$", reading.text)
+    absent = re.findall(r"(?m)^\S*sum: (\S+?): No such file", reading.text)
+    asked = " " in reading.source and reading.rc == 0 and not reading.text.strip()
+    if not rows and not absent and not asked:
+        raise UnusableOutput("no line of a digest")
+    yield FileDigests(sha256={path: digest for digest, path in rows}, absent=tuple(absent))
+
+
 READERS: tuple[Reader, ...] = (
     Reader(
         "tools.programs", (Programs,), _programs,
@@ -152,6 +170,10 @@ READERS: tuple[Reader, ...] = (
         "tools.smi_version", (GpuDriver,), _smi_version, commands=(r"nvidia-smi --version\b.*",),
     ),
     Reader(
+        "tools.digests", (FileDigests,), _digests,
+        commands=(r"(?:md5|sha1|sha256|sha512)sum (?!\S*\.(?:toml|ya?ml)$).*",),
+    ),
+    Reader(
         "tools.engine_help", (EngineFlags,), _flags,
         commands=(r".*(?:launch_server|api_server|sglang|vllm|serve)\b.* (?:--help|-h)\b.*",),
         whats=(r"(?:engine |launch_server )?(?:--)?help(?: text| output)?(?: of .*)?",),
@@ -166,4 +188,9 @@ _LOOP = f"for t in {_WANTED}; do command -v $t || echo $t -; done"
 ASKS: tuple[Ask, ...] = (
     ask_command("tools.programs", _LOOP),
     ask_command("tools.login_programs", f"bash -lc '{_LOOP}'"),
+    Ask(
+        "tools.tables",
+        lambda _: 'sha256sum "$ROOT"/state/dspark_s[pt]s.json 2>/dev/null || :',
+        command="sha256sum state/dspark_sps.json state/dspark_sts.json",
+    ),
 )
