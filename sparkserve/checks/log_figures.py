@@ -18,8 +18,8 @@ _STEPS_PER_LINE = 40
 _GIB = 1 << 30
 _FULL = re.compile(r"\bfull_token=(?P<tokens>\d+)")
 _PER_TOKEN = re.compile(r"bytes_per_full_token=(?P<value>\d+(?:\.\d+)?)")
-_AVAILABLE = re.compile(r"available_bytes=(?P<value>\d+(?:\.\d+)?) ?GB")
-_FIXED = re.compile(r"swa_fixed=(?P<value>\d+(?:\.\d+)?) ?GB")
+_AVAILABLE = re.compile(r"available_bytes=(?P<value>\d+(?:\.\d+)?) ?Gi?B")
+_FIXED = re.compile(r"swa_fixed=(?P<value>\d+(?:\.\d+)?) ?Gi?B")
 _OTHERS = (
     re.compile(r"\bmax_total_num_tokens=(?P<tokens>\d+)"),
     re.compile(r"KV Cache is allocated\..*#tokens: (?P<tokens>\d+)"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from sparkserve.checks.scene import Scene
@@ -18,6 +18,7 @@ class Log(NamedTuple):
     place: str | None
     lines: tuple[LogLine, ...]
     quiet_s: float | None
+    ahead_s: float = 0.0
 
 
 class View(NamedTuple):
@@ -42,7 +43,10 @@ def look(scene: Scene) -> View:
     watcher = Watcher()
     for number, log in enumerate(logs):
         for line in log.lines:
-            watcher.feed(number, log.place or "", line.text, _with_year(line.since, year))
+            at = _with_year(line.since, year)
+            if at is not None:
+                at -= timedelta(seconds=log.ahead_s)
+            watcher.feed(number, log.place or "", line.text, at)
     return View(logs, watcher)
 
 
@@ -53,7 +57,7 @@ def _by_rank(place: str | None, log: EngineLog) -> list[Log]:
         where = place or next((line.place for line in log.lines), None)
         if where is None and ranks:
             where = f"rank{ranks.pop()}"
-        return [Log(where, log.lines, log.quiet_s)]
+        return [Log(where, log.lines, log.quiet_s, log.ahead_s)]
     split: dict[int, list[LogLine]] = {}
     current = min(ranks)
     for line in log.lines:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from sparkserve.checks.check import Check, Judgement
 from sparkserve.checks.log_figures import FIGURES
-from sparkserve.checks.log_view import View, clock, look
+from sparkserve.checks.log_view import Log, View, clock, look
 from sparkserve.checks.scene import Scene
 from sparkserve.engine.patterns import Pattern
-from sparkserve.engine.watcher import PATTERNS, Fault
+from sparkserve.engine.watcher import PATTERNS, Fault, earliest
 from sparkserve.facts.container_kinds import Containers
 from sparkserve.facts.logs import EngineLog
-from sparkserve.facts.samples import MemorySamples
+from sparkserve.facts.samples import TIME_COLUMNS, MemorySamples, ProgressSamples
 from sparkserve.facts.wanted import Wanted
 from sparkserve.model.vigil import first_stop
 
@@ -113,18 +113,20 @@ def _proved(codes: tuple[str, ...] | None) -> Callable[[Scene], Iterator[Judgeme
 
 def _never_joined(scene: Scene) -> Iterator[Judgement]:
     view = look(scene)
-    waiting = [f for f in view.watcher.open() if f.pattern.name == "clients-missing"]
+    waiting = [f for f in view.watcher.open() if "ENG_RANK_NEVER_JOINED" in f.pattern.codes]
     if not waiting:
         return
     cause = view.watcher.cause()
     other = cause if cause is not None and cause.rank != waiting[0].rank else None
     place = view.log_of(other).place if other else None
-    exits = [
-        f"its container {box.status or 'ended'} with exit code {box.exit_code}"
+    dead = [
+        (box_place, box)
         for box_place, fact in scene.each(Containers)
         for box in fact.containers
         if box.exit_code and (other is None or scene.same_place(box_place, place) or not place)
     ]
+    exits = [f"its container {b.status or 'ended'} with exit code {b.exit_code}" for _, b in dead]
+    place = place or next((where for where, _ in dead), None)
     told = [waiting[0].meaning.partition(":")[0]]
     if other is not None:
         told.append(f"root cause from {view.name(other)}: {_short(other.line.strip())}")
@@ -142,7 +144,7 @@ def _graphs(scene: Scene) -> Iterator[Judgement]:
     failed = [f for f in view.watcher.open() if f.pattern.name == "graph-capture"]
     if not failed:
         return
-    cause = failed[0]
+    cause = earliest(failed)
     place = view.log_of(cause).place
     parts = [f"root cause: {view.name(cause)}: {cause.meaning}"]
     followers = _followers(view, cause)
@@ -161,18 +163,27 @@ def _graphs(scene: Scene) -> Iterator[Judgement]:
     )  # fmt: skip
 
 
+def _silence_s(scene: Scene, log: Log) -> float | None:
+    """How long a log's newest line is the newest, by its note or by samples of its rank."""
+    if log.quiet_s is not None:
+        return log.quiet_s
+    samples = scene.near(log.place, ProgressSamples)
+    lines = samples.column("log") if samples is not None else None
+    times = samples.column(*TIME_COLUMNS) if samples is not None else None
+    if lines is None or times is None or len(set(lines)) > 1:
+        return None
+    return times[-1] - times[0]
+
+
 def _stalled(scene: Scene) -> Iterator[Judgement]:
     view = look(scene)
     for number, log in enumerate(view.logs):
-        stall = view.watcher.stall(number, log.quiet_s) if log.quiet_s is not None else None
-        if (
-            stall is not None
-            and log.quiet_s is not None
-            and "NET_SGLANG_HOST_IP" in (stall.pattern.codes)
-        ):
+        silence_s = _silence_s(scene, log)
+        stall = view.watcher.stall(number, silence_s) if silence_s is not None else None
+        if stall is not None and "NET_SGLANG_HOST_IP" in stall.pattern.codes:
             yield Judgement(
                 log.place, "fail",
-                observed=f"INIT_STALL: for {log.quiet_s:.0f} s the newest line is "
+                observed=f"INIT_STALL: for {silence_s:.0f} s the newest line is "
                 f"{_short(stall.line.strip(), 120)}",
                 expected=f"another line within {stall.pattern.stall_s:.0f} s",
                 why=stall.meaning, fix=stall.pattern.fix, evidence=_quoted(view, [stall]),

@@ -12,7 +12,13 @@ from sparkserve.checks.scene import Scene
 from sparkserve.engine.host_lines import REPLIES
 from sparkserve.facts.gpu_kinds import GpuSamples
 from sparkserve.facts.logs import EngineLog
-from sparkserve.facts.samples import MetricScrapes, ProgressSamples, RequestSamples, StreamTail
+from sparkserve.facts.samples import (
+    TIME_COLUMNS,
+    MetricScrapes,
+    ProgressSamples,
+    RequestSamples,
+    StreamTail,
+)
 from sparkserve.model.vigil import (
     RUNNING_GAUGES,
     TOKEN_COUNTERS,
@@ -31,7 +37,6 @@ REQUEST_AGE_S = 1800.0
 CONTEXT_SHARE = 4
 """Most output without a limit of one's own: this part of the context (case SRV_NO_OUTPUT_CAP)."""
 LOOP_TAIL_CHARS = 4096
-_TIME = ("t", "time", "time_s", "t_s", "seconds", "elapsed", "elapsed_s", "s", "at")
 _TRAFFIC = re.compile(r"byte|rx|tx|read|recv|received")
 
 
@@ -45,7 +50,7 @@ class _Motion(NamedTuple):
 
 
 def _motion(place: str | None, samples: ProgressSamples) -> _Motion:
-    clock = next((n for n in samples.columns if n in _TIME), None)
+    clock = next((n for n in samples.columns if n in TIME_COLUMNS), None)
     times = samples.column(clock) if clock else None
     span_s = times[-1] - times[0] if times and len(times) > 1 else None
     moving = []

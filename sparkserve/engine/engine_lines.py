@@ -70,6 +70,16 @@ FAULTS: tuple[Pattern, ...] = (
         yields=True,
     ),
     Pattern(
+        "store-timeout",
+        regex(r"wait timeout after (?P<after>\d+) ?ms, keys: (?P<what>\S+)"),
+        "fault",
+        "another rank did not come to {what} within {after} ms: its own log says why",
+        ("ENG_RANK_NEVER_JOINED",),
+        "look at the log of the rank that did not join",
+        "PyTorch 2.9",
+        yields=True,
+    ),
+    Pattern(
         "collective-timeout",
         regex(r"WorkNCCL\(SeqNum=\d+, OpType=(?P<what>\w+).*Timeout\(ms\)=(?P<limit>\d+)"),
         "fault",

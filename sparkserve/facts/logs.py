@@ -43,6 +43,8 @@ class EngineLog(Fact):
     source: Source = "engine"
     quiet_s: float | None = None
     """For how long the newest line was the newest when it was read; None = not said."""
+    ahead_s: float = 0.0
+    """How far the writer's clock is before the others', where the note says so."""
 
     def merged(self, other: Self) -> Self:
         """Both logs, one after the other; the longest known silence counts."""
@@ -68,6 +70,34 @@ def quiet_s(words: str) -> float | None:
     """Seconds of silence that a note tells, such as ``no newer line for 130 s``; else None."""
     found = _SILENCE.search(words)
     return float(found["n"]) * _UNIT_S[found["unit"].lower()] if found else None
+
+
+_NOW = re.compile(
+    r"(?i)\b(?:now|date|clock|(?:read|taken|captured|copied|looked)(?: at)?)\b\D{0,20}?"
+    r"(?:\d{4}-\d\d-\d\d[T ])?(\d\d):(\d\d):(\d\d)"
+)
+_AHEAD = re.compile(
+    r"(?i)clock\b.{0,30}?(?P<n>\d+(?:\.\d+)?)\s*s(?:ec\w*)?\s+(?P<way>ahead|fast|behind|slow|late)"
+)
+_DAY_S = 86_400
+
+
+def _age_s(words: str, newest: datetime | None) -> float | None:
+    """Age of the newest line by a note that says when the log was read; None where none does."""
+    told = _NOW.search(words)
+    if told is None or newest is None:
+        return None
+    hours, minutes, seconds = (int(part) for part in told.groups())
+    written_s = newest.hour * 3600 + newest.minute * 60 + newest.second
+    return float((hours * 3600 + minutes * 60 + seconds - written_s) % _DAY_S)
+
+
+def ahead_s(words: str) -> float:
+    """Seconds by which a note says that a clock is ahead (behind: below 0); 0 = it says nothing."""
+    found = _AHEAD.search(words)
+    if found is None:
+        return 0.0
+    return float(found["n"]) * (1 if found["way"].lower() in ("ahead", "fast") else -1)
 
 
 def _log(reading: Reading) -> Iterable[Fact]:
@@ -98,7 +128,13 @@ def _log(reading: Reading) -> Iterable[Fact]:
     if not lines and reading.rc not in (None, 0):
         raise UnusableOutput(f"the log could not be read (exit {reading.rc})")
     words = " ; ".join((reading.note, reading.what or "", reading.label))
-    yield EngineLog(lines=tuple(lines), source=_source(reading), quiet_s=quiet_s(words))
+    silence_s = quiet_s(words)
+    yield EngineLog(
+        lines=tuple(lines),
+        source=_source(reading),
+        quiet_s=_age_s(words, newest) if silence_s is None else silence_s,
+        ahead_s=ahead_s(words),
+    )
 
 
 def _source(reading: Reading) -> Source:

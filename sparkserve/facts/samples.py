@@ -13,6 +13,8 @@ from sparkserve.model.reading import Reading
 
 _NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
 _KB_PER_GIB = 1 << 20
+TIME_COLUMNS = ("t", "time", "time_s", "t_s", "seconds", "elapsed", "elapsed_s", "s", "at", "at_s")
+"""Names of a column that holds the time in seconds."""
 _LARGEST_GIB = 4096
 """A bare number above it is no GiB: such a figure of one Spark's memory is in kB."""
 
@@ -63,10 +65,17 @@ class ProgressSamples(Series):
         return self.model_copy(update={"rows": self.rows + other.rows})
 
     def column(self, *words: str) -> tuple[float, ...] | None:
-        """The first column whose name holds one of the words; None where there is none."""
-        for place, name in enumerate(self.columns):
-            if any(word in name for word in words):
-                return tuple(row[place] for row in self.rows)
+        """The column of one of these names, else the first whose name holds one as a part.
+
+        None where there is none.
+        """
+        parts = [set(name.split("_")) for name in self.columns]
+        for matches in (
+            [place for place, name in enumerate(self.columns) if name in words],
+            [place for place, part in enumerate(parts) if part & set(words)],
+        ):
+            if matches:
+                return tuple(row[matches[0]] for row in self.rows)
         return None
 
 
@@ -219,7 +228,10 @@ def _metrics(reading: Reading) -> Iterable[Fact]:
             scrapes.append(scrape)
     if not scrapes:
         raise UnusableOutput("no metric in the form of Prometheus")
-    yield MetricScrapes(scrapes=tuple(scrapes), period_s=period_s(_words(reading)))
+    between = " ; ".join(re.findall(r"(?m)^\s*(?:--+|==+|#).*$", reading.text))
+    yield MetricScrapes(
+        scrapes=tuple(scrapes), period_s=period_s(_words(reading)) or period_s(between)
+    )
 
 
 def _canary(reading: Reading) -> Iterable[Fact]:
@@ -230,12 +242,22 @@ def _canary(reading: Reading) -> Iterable[Fact]:
     yield CanarySamples(ms=tuple(values), best_known_ms=float(best[1]) if best else None)
 
 
-_REQUEST_ID = re.compile(r"\b(?:rid|request_id|req|id)\s*[=:]\s*\"?([\w.-]+)")
+_REQUEST_ID = re.compile(r"\b(?:rid|request_id|request|req|id)\"?\s*[=:]\s*\"?([\w.-]+)")
+
+
+def _as_pairs(text: str) -> list[str]:
+    """Lines with ``name=value`` words, made of a table with a header where the text is one."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    names = lines[0].lower().replace(",", " ").split() if lines else []
+    if "=" in text or not {"rid", "id", "request_id", "request"} & set(names):
+        return lines
+    rows = [line.replace(",", " ").split() for line in lines[1:]]
+    return [" ".join(f"{n}={v}" for n, v in zip(names, row, strict=False)) for row in rows]
 
 
 def _requests(reading: Reading) -> Iterable[Fact]:
     found = []
-    for line in reading.text.splitlines():
+    for line in _as_pairs(reading.text):
         if not (named := _REQUEST_ID.search(line)):
             continue
         age = re.search(rf"\b(?:age|elapsed|running)_?s?\"?\s*[=:]\s*({_NUMBER})", line)
@@ -276,7 +298,8 @@ READERS: tuple[Reader, ...] = (
            whats=(r".*\brunning requests?\b.*", r"request samples?.*")),
     Reader("samples.stream", (StreamTail,), _stream,
            whats=(r".*\btail of (?:the |a )?.*\b(?:stream|reply|answer|output|reasoning)\b.*",
-                  r"(?:reasoning|answer|reply) (?:stream|tail).*")),
+                  r"(?:reasoning|answer|reply|output|thinking|generated) (?:stream|tail|text).*",
+                  r"stream(?: tail| of .*)?")),
 )  # fmt: skip
 """In the order in which they are tried."""
 ASKS: tuple[Ask, ...] = ()

@@ -57,6 +57,13 @@ class TestFirstError:
             assert found.node == "gx7"
             assert "1 later line is a consequence" in found.observed
 
+    def test_corrects_times_by_clocks_that_are_known_to_be_wrong(self) -> None:
+        lost = log("2026-09-14T10:21:10Z MemoryError", "gx1")
+        cause = log("2026-09-14T10:21:30Z Unable to find address for: e1", "gx2", "clock 25 s fast")
+        late = log("2026-09-14T10:21:40Z Broken pipe", "gx3")
+        (found,) = judged(lost, cause, late)["LOG_FIRST_ERROR_WINS"]
+        assert found.node == "gx2"
+
     def test_reads_the_ranks_of_one_joined_log(self) -> None:
         text = (
             "[2026-09-14 10:21:25 TP0] Connection reset by peer\n"
@@ -146,6 +153,16 @@ class TestRankThatNeverJoined:
         assert "1 of 2 ranks met within 601 s" in found.observed
         assert "exit code 1" in found.observed
 
+    def test_container_that_ended_is_the_place_where_its_log_says_nothing(self) -> None:
+        text = "wait timeout after 600000ms, keys: /default_pg/0//cpu//0/1"
+        ended = Reading(
+            text="exited 1", node="gx2",
+            command="docker inspect -f '{{.State.Status}} {{.State.ExitCode}}' rank1",
+        )  # fmt: skip
+        (found,) = judged(log(text, "gx1"), ended)["ENG_RANK_NEVER_JOINED"]
+        assert found.node == "gx2"
+        assert "exited with exit code 1" in found.observed
+
     def test_without_that_log_it_says_so(self) -> None:
         text = "DistStoreError: Timed out after 30 seconds waiting for clients. 3/4 clients joined."
         (found,) = judged(log(text, "head"))["ENG_RANK_NEVER_JOINED"]
@@ -178,7 +195,18 @@ class TestStall:
         assert "130 s" in found.observed
         assert "SGLANG_HOST_IP" in found.why + found.fix
 
-    @pytest.mark.parametrize("note", ["", "no newer line for 60 s"])
+    @pytest.mark.parametrize(
+        "note", ["newest line is 3 min old", "tail, read at 10:23:40", "date there: 10:24:00"]
+    )
+    def test_age_is_told_in_several_ways(self, note: str) -> None:
+        assert "NET_SGLANG_HOST_IP" in judged(log(self.LINE, "gx7", note))
+
+    def test_age_is_known_by_samples_in_which_no_line_came(self) -> None:
+        rows = Reading(text="t log_lines\n0 3\n60 3\n125 3\n", what="progress samples", node="gx7")
+        (found,) = judged(log(self.LINE, "gx7"), rows)["NET_SGLANG_HOST_IP"]
+        assert "for 125 s" in found.observed
+
+    @pytest.mark.parametrize("note", ["", "no newer line for 60 s", "tail, read at 10:21:40"])
     def test_line_that_is_young_or_of_unknown_age_is_none(self, note: str) -> None:
         assert judged(log(self.LINE, "head", note)) == {}
 

@@ -83,6 +83,13 @@ class TestWedge:
         (other,) = self.scene("97, 18.2\n97, 18.4\n")
         assert (other.verdict, other.node) == ("FAIL", "gx2")
 
+    def test_distance_of_scrapes_may_stand_between_them(self) -> None:
+        page = "sglang:num_running_reqs 1\nsglang:generation_tokens_total 5\n"
+        text = f"{page}-- 90 s later\n{page}"
+        gpu = Reading(text="96, 19.0\n", command=SMI, node="gx2")
+        (found,) = judged(Reading(text=text, command="curl -s localhost:8888/metrics"), gpu)
+        assert (found.code, found.outcome) == ("ENG_SPIN_WEDGE", "fail")
+
     def test_long_prefill_draws_power_and_passes(self) -> None:
         (found,) = of_case("B62", "quiet")
         assert found.outcome == "pass"
@@ -115,6 +122,9 @@ class TestRequests:
         ("line", "fails"),
         [
             ("rid=a age_s=1801 output_tokens=5 finish=null", True),
+            ('{"rid": "a", "age_s": 1801, "output_tokens": 5, "finish_reason": null}', True),
+            ("rid age_s output_tokens finish\na 1801 5 null\nb 7 5 null\n", True),
+            ("rid age_s output_tokens finish\na 7 5 null\n", False),
             ("rid=a age_s=1799 output_tokens=5 finish=null", False),
             ("rid=a age_s=3605 output_tokens=271004 finish=length", False),
         ],
