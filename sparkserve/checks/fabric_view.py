@@ -27,6 +27,9 @@ def at(scene: Scene, place: str | None, kind: type[F]) -> F | None:
     Unlike ``Scene.near`` it never takes another node's reading.
     """
     known = scene.each(kind)
+    if scene.fleet is not None and place in dict(known):
+        # A cluster's node has one name.
+        return dict(known)[place]
     own = [fact for other, fact in known if other == place or scene.same_place(place, other)]
     if own:
         return reduce(lambda one, other: one.merged(other), own)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from typing import TypeVar
 
 from sparkserve.facts.reader import Fact, Observation
@@ -51,7 +51,7 @@ class Scene:
             raise LookupError("this scene has no cluster")
         return self.fleet
 
-    @property
+    @cached_property
     def wanted(self) -> Wanted:
         """Everything that is known of the wish, from whatever text; fields may be unknown."""
         return reduce(Wanted.merged, (fact for _, fact, _ in self.seen(Wanted)), Wanted())
