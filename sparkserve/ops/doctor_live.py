@@ -36,6 +36,9 @@ from sparkserve.transport.host import GroupResult, Host, Result, map_hosts
 
 READ_LIMIT_S = 60.0
 """For all that is read on one node, connecting not counted."""
+ECHO_PEERS = 3
+"""Nodes to which one node sends echoes, so that a fleet's echoes grow with it and not with its
+square; every node is asked by as many [proposal]."""
 CONNECTION = "connection"
 """``what`` of the reading that says whether a node could be used."""
 Status = Literal["ok", "unreachable", "refused", "host-key", "lost", "failed"]
@@ -54,7 +57,7 @@ class Subject:
 
     def context(self, node: Node) -> Context:
         """What the questions to one node need to know of the wish and of the others."""
-        others = [other for other in self.cluster.nodes if other.name != node.name]
+        others = self._others(node)
         context = Context(
             root=self.cluster.root,
             peers=tuple(other.host for other in others if _is_address(other.host)),
@@ -70,6 +73,12 @@ class Subject:
             model_path=profile.model.path,
             engram_dir=profile.engram.directory,
         )
+
+    def _others(self, node: Node) -> Sequence[Node]:
+        """The nodes behind this one in rank order, as in a circle; it sends echoes to these."""
+        nodes = self.cluster.nodes
+        place = nodes.index(node)
+        return (*nodes[place + 1 :], *nodes[:place])[:ECHO_PEERS]
 
     @property
     def questions(self) -> tuple[Ask, ...]:
