@@ -27,7 +27,7 @@ class PlanOptions(OptionGroup):
     """What plan alone knows."""
 
     live: Annotated[
-        bool, typer.Option("--live", help="Read the memory of every node; else a Spark's.")
+        bool, typer.Option("--live", help="Read every node's memory over SSH.")
     ] = False
     available: Annotated[
         float | None,
@@ -47,7 +47,7 @@ class PlanOptions(OptionGroup):
         bool, typer.Option("--learn/--no-learn", help="Whether earlier runs correct the plan.")
     ] = True
     offline: Annotated[
-        bool, typer.Option("--offline", help="Assume a Spark's memory for this machine, too.")
+        bool, typer.Option("--offline", help="Do not read this machine's memory.")
     ] = False
 
 
@@ -61,9 +61,10 @@ def plan(
 ) -> int:
     """Show what a profile takes of each node's memory, and whether it fits.
 
-    No machine is touched without --live: the memory of a Spark is assumed. A combination that
-    cannot boot is refused with the term that breaks and the nearest value that fits. Exit code
-    0 where it fits, 5 where memory does not, 2 where a setting cannot work.
+    Without --live no node is asked: the memory of a Spark is assumed, and only this machine's
+    is read. A combination that cannot boot is refused with the term that breaks and the nearest
+    value that fits. Exit code 0 where it fits, 5 where memory does not, 2 where a setting cannot
+    work.
     """
     from sparkserve.errors import ConfigError
     from sparkserve.ops import plan as use_case

@@ -227,7 +227,7 @@ def _learned(request: PlanRequest, profile: Profile) -> Learned | None:
             text = request.log.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
             raise ConfigError(f"cannot read {request.log}: {error.strerror}") from error
-        found = learn(str(request.log), {"log": text})
+        found = learn(request.log.name, {"log": text})
         if found is None:
             raise ConfigError(
                 f"{request.log} says nothing about memory, expected lines with avail mem= or "

@@ -92,10 +92,17 @@ def _groups(plan: MemoryPlan) -> list[Group]:
                 break
         else:
             groups.append(([rank.node], rank))
-    return [
-        (names[0] if len(names) == 1 else f"{names[0]}+{len(names) - 1}", rank)
-        for names, rank in groups
-    ]
+    return [(_group_name(names, plan), rank) for names, rank in groups]
+
+
+def _group_name(names: list[str], plan: MemoryPlan) -> str:
+    """One node's name, ``every node``, ``workers``, or the first of several and their number."""
+    if len(names) == 1:
+        return names[0]
+    nodes = [rank.node for rank in plan.ranks]
+    if names == nodes:
+        return "every node"
+    return "workers" if names == nodes[1:] else f"{names[0]}+{len(names) - 1}"
 
 
 def _terms(plan: MemoryPlan, groups: Sequence[Group], width: int | None) -> list[Line]:
@@ -196,7 +203,7 @@ def _learned(view: PlanView, width: int | None) -> list[Line]:
          Span(d.unit)]
         for d in view.differences
     ]  # fmt: skip
-    head = line(f"learned  from run {view.learned.run}; the plan above uses these figures")
+    head = line(f"learned  from {view.learned.run}; the plan above uses these figures")
     return [line(), head, *table(columns, rows, width=width, indent=2)]
 
 
