@@ -246,7 +246,7 @@ CHECKS: tuple[Check, ...] = (
     *IMAGES,
     Check(
         "CTR.MEMLOCK", "CTR_MEMLOCK", "A container may pin memory for RDMA", ("doctor",), "error",
-        "config", (Memlock,), _memlock,
+        "config", (Memlock, Containers), _memlock,
         why="RDMA pins its buffers; under a limit ibv_reg_mr fails with the words of a memory "
         "fault. The other cause of these words is a kernel whose CMA figures are wrong",
         fix="--ulimit memlock=-1:-1",

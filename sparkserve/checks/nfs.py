@@ -199,7 +199,8 @@ def _suggested(scene: Scene, where: str | None, server: str, known: Addresses) -
 def _squash(scene: Scene) -> Iterator[Judgement]:
     for place, fact in scene.each(Exports):
         faults = []
-        for one in fact.exports:
+        exports = [one for one in fact.exports if _concerns(scene, one)]
+        for one in exports:
             if one.clients.lower() in _WORLD:
                 faults.append(f"world export of {one.path} to {one.clients}")
             if "no_root_squash" in one.options:
@@ -208,7 +209,7 @@ def _squash(scene: Scene) -> Iterator[Judgement]:
         files = modes.modes if modes else ()
         faults += [f"{one.path} lies below the export (token inside)" for one in files
                    if _SECRET.search(one.path)]  # fmt: skip
-        squashed = not any("no_root_squash" in one.options for one in fact.exports)
+        squashed = not any("no_root_squash" in one.options for one in exports)
         hidden = [
             one.path for one in files if not one.mode & 0o004 and not _SECRET.search(one.path)
         ]
@@ -219,9 +220,17 @@ def _squash(scene: Scene) -> Iterator[Judgement]:
                 place, "fail", observed="; ".join(faults),
                 expected="one network, root_squash, files that others may read, no secrets below",
             )  # fmt: skip
-        elif fact.exports:
-            shown = ", ".join(f"{one.path} to {one.clients}" for one in fact.exports)
+        elif exports:
+            shown = ", ".join(f"{one.path} to {one.clients}" for one in exports)
             yield passed(place, f"{shown}, root is squashed")
+
+
+def _concerns(scene: Scene, export: Export) -> bool:
+    """Whether an export hands out the model; a live node may export what else its owner likes."""
+    if scene.wish is None:
+        return True
+    path = scene.wish.model.path
+    return path.startswith("/") and (is_below(path, export.path) or is_below(export.path, path))
 
 
 NFS: tuple[Check, ...] = (

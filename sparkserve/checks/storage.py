@@ -178,23 +178,6 @@ def _jit_caches(scene: Scene) -> Iterator[Judgement]:
             yield passed(place, f"{len(told)} caches lie on mounts")
 
 
-def _offload(scene: Scene) -> Iterator[Judgement]:
-    told = [(place, fact.variables.get("OFFLOAD_MODE")) for place, fact in scene.each(Environment)]
-    told += [
-        (None, str(value))
-        for key, value in (scene.wanted.keys or {}).items()
-        if key.lower().rpartition(".")[2] == "offload_mode"
-    ]
-    for place, mode in told:
-        if mode == "ram":
-            yield Judgement(
-                place, "fail", observed="OFFLOAD_MODE=ram pins about 189 GiB of memory",
-                expected="nvme", fix="OFFLOAD_MODE=nvme",
-            )  # fmt: skip
-        elif mode is not None:
-            yield passed(place, f"OFFLOAD_MODE={mode}")
-
-
 def _equal_files(scene: Scene) -> Iterator[Judgement]:
     known = [(place, fact) for place, fact in scene.each(FileDigests) if place is not None]
     if len(known) < 2:
@@ -256,13 +239,6 @@ CHECKS: tuple[Check, ...] = (
         "requests wait, and other ranks may time out",
         fix="set TRITON_CACHE_DIR, TILELANG_CACHE_DIR and B12X_COMPILE_CACHE_DIR below a mount",
         symptom="The first requests after each start take minutes.",
-    ),
-    Check(
-        "OFFLOAD.MODE", "STO_OFFLOAD_RAM", "Engram rows stay on the disk", ("doctor", "profile"),
-        "error", "memory", (Environment,), _offload,
-        why="GPU and CPU share one memory of 121 GiB, which the tables alone exceed",
-        fix="OFFLOAD_MODE=nvme",
-        symptom="The node stops answering while the tables are loaded.",
     ),
     Check(
         "ARTIFACT.EQUAL", "STO_ARTIFACT_SKEW", "Files that ranks share are the same", ("doctor",),

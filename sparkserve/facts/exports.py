@@ -181,4 +181,9 @@ READERS: tuple[Reader, ...] = (
         whats=(r"(?:rsync|scp)(?: output| log| stderr)?",),
     ),
 )  # fmt: skip
-ASKS: tuple[Ask, ...] = ()
+ASKS: tuple[Ask, ...] = (
+    Ask(
+        "exports.exports", lambda _: "cat /etc/exports /etc/exports.d/*.exports 2>/dev/null || :",
+        path="/etc/exports",
+    ),
+)  # fmt: skip

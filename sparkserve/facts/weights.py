@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator
 
 from sparkserve.facts.exports import Mode, Modes
-from sparkserve.facts.probe import UnusableOutput
+from sparkserve.facts.probe import Context, UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader, bare_command
 from sparkserve.model.base import Model
 from sparkserve.model.reading import Reading
@@ -225,10 +226,37 @@ READERS: tuple[Reader, ...] = (
     Reader(
         "weights.listing", (Listing,), _listing,
         commands=(
-            r"(?:ls|dir)\b.*", r"find .*-printf ['\"]?%[fp].*", r"find (?!.*-printf).*-type f\b.*",
-            r"find (?!.*-printf).*-name \S*safetensors\S*.*", r"du -\w*b\w* .*",
+            r"(?:ls|dir)\b(?!.*/dev/infiniband\b).*", r"du -\w*b\w* .*",
+            r"find (?!.*incomplete).*-printf ['\"]?%[fp].*", r"find (?!.*-printf).*-type f\b.*",
+            r"find (?!.*-printf).*-name \S*safetensors\S*.*",
         ),
         whats=(r"ls(?: .*)?",),
     ),
 )  # fmt: skip
-ASKS: tuple[Ask, ...] = ()
+
+
+def _in_model(context: Context, command: str) -> str:
+    """A script that runs a command on the checkpoint's folder ``$m``, where there is one."""
+    path = shlex.quote(context.model_path or "")
+    return (
+        f'm={path}\n[ -n "$m" ] || exit 0\n'
+        f'case "$m" in /*) ;; *) m="$ROOT/checkpoints/$m" ;; esac\n[ -d "$m" ] || exit 0\n{command}'
+    )
+
+
+ASKS: tuple[Ask, ...] = (
+    Ask(
+        "weights.broken", lambda context: _in_model(context, 'find -L "$m" -maxdepth 1 -type l'),
+        command="find -L MODEL -maxdepth 1 -type l",
+    ),
+    Ask(
+        # A snapshot of Hugging Face's cache has its blobs two folders up.
+        "weights.partial",
+        lambda context: _in_model(
+            context,
+            '[ -d "$m/../../blobs" ] || exit 0\n'
+            "find \"$m/../../blobs\" -maxdepth 1 -name '*.incomplete' -printf '%f %s\\n'",
+        ),
+        command="find BLOBS -maxdepth 1 -name '*.incomplete' -printf '%f %s\\n'",
+    ),
+)  # fmt: skip
