@@ -63,11 +63,19 @@ class Check:
     """Further codes that its judgements may carry."""
     text_only: str = ""
     """Why nothing on a node is read for it, where only texts can tell; empty = live too."""
+    profile_free: bool = False
+    """Whether it looks at a launch's probes alone, so that a cluster without a profile will do."""
 
     @property
     def needs_profile(self) -> bool:
-        """Whether it compares a launch's probes with a profile."""
+        """Whether it looks at a launch's probes, which only a profile or cluster gives."""
         return any(isinstance(need, Probe) for need in self.needs)
+
+    def can_judge(self, scene: Scene) -> bool:
+        """Whether the scene holds the wish that its probes are compared with."""
+        if not self.needs_profile:
+            return True
+        return scene.fleet is not None and (self.profile_free or scene.wish is not None)
 
 
 def passed(node: str | None, observed: str = "") -> Judgement:
@@ -97,7 +105,7 @@ def judge(checks: Sequence[Check], scene: Scene) -> tuple[Finding, ...]:
     """
     found: list[Finding] = []
     for check in checks:
-        if check.needs_profile and scene.wish is None:
+        if not check.can_judge(scene):
             continue
         judgements = list(check.judge(scene))
         spoken = {judgement.node for judgement in judgements}

@@ -253,28 +253,61 @@ def _clock(scene: Scene) -> Iterator[Judgement]:
                 "fail",
                 observed=f"clock differs by {skew_s:.1f} s from the head's",
                 expected=f"at most {_SKEW_LIMIT_S:.0f} s",
-                why="logs of the ranks cannot be put in order",
-                fix="timedatectl set-ntp true",
             )
         else:
             yield passed(node)
 
 
 LAUNCH: tuple[Check, ...] = (
-    Check("NODE.IDLE", "ENG_ALREADY_SERVING", "node serves no other run", ("launch",), "error",
-          "config", (runtime.HOLDER,), _idle),
-    Check("RUNTIME.VERSION", "ENG_LIB_SKEW", "engine runtime is there and the same", ("launch",),
-          "error", "hardware", (runtime.PYTHON,), _runtime),
-    Check("WEIGHTS.COMPLETE", "STO_MISSING_SHARD", "checkpoint is complete", ("launch",), "error",
-          "hardware", (checkpoint.FILES,), _weights),
+    Check(
+        "NODE.IDLE", "ENG_ALREADY_SERVING", "node serves no other run", ("launch",),
+        "error", "config", (runtime.HOLDER,), _idle, profile_free=True,
+        why="two engines on one Spark share one pool of memory and the same ports",
+        fix="sparkserve stop, or take the run up: sparkserve launch --ensure",
+        symptom="A launch is refused because the nodes serve already.",
+    ),
+    Check(
+        "RUNTIME.VERSION", "ENG_LIB_SKEW", "engine runtime is there and the same", ("launch",),
+        "error", "hardware", (runtime.PYTHON,), _runtime,
+        why="ranks with different engines disagree about shapes, or hang in the first collective",
+        fix="install the same sparkserve and SGLang on every node, at the path of engine.python",
+        symptom="One rank fails at import or at the first collective, or answers with nonsense.",
+    ),
+    Check(
+        "WEIGHTS.COMPLETE", "STO_MISSING_SHARD", "checkpoint is complete", ("launch",),
+        "error", "hardware", (checkpoint.FILES,), _weights,
+        why="an engine notices a missing or cut file only after minutes of loading",
+        fix="copy or download the named files again",
+        symptom="A rank dies while it loads weights, or rank 0 waits for it for ever.",
+    ),
     *ENGRAM,
-    Check("PORT.FREE", "ENG_PORT_BUSY", "ports are free", ("launch",), "error",
-          "config", (network.PORTS,), _ports),
-    Check("MEM.NEED", "MEM_NOT_RECLAIMED_YET", "memory is free", ("launch",), "error",
-          "memory", (memory.MEMINFO,), _memory),
-    Check("DISK.FREE", "STO_NO_SPACE", "root has space", ("launch",), "error",
-          "hardware", (storage.ROOT_SPACE,), _space),
-    Check("HOST.TIME", "HOST_CLOCK_SKEW", "clocks agree", ("launch",), "warning",
-          "hardware", (host.IDENTITY,), _clock),
+    Check(
+        "PORT.FREE", "ENG_PORT_BUSY", "ports are free", ("launch",),
+        "error", "config", (network.PORTS,), _ports,
+        why="the engine binds its ports after minutes of loading and dies then",
+        fix="sudo ss -ltnp shows who listens; end it, or --set another port",
+        symptom="`Address already in use` at the end of a long start.",
+    ),
+    Check(
+        "MEM.NEED", "MEM_NOT_RECLAIMED_YET", "memory is free", ("launch",),
+        "error", "memory", (memory.MEMINFO,), _memory,
+        why="the weights and the cache must fit into what is available now",
+        fix="end what holds memory, then wait some seconds: the driver gives it back late",
+        symptom="The engine dies in its first CUDA call or while it makes the KV cache.",
+    ),
+    Check(
+        "DISK.FREE", "STO_NO_SPACE", "root has space", ("launch",),
+        "error", "hardware", (storage.ROOT_SPACE,), _space, profile_free=True,
+        why="specs and logs of the run are written there; a full disk stops the engine's log",
+        fix="df -h shows what is full; or set another root in the cluster file",
+        symptom="`No space left on device` in the middle of a run.",
+    ),
+    Check(
+        "HOST.TIME", "HOST_CLOCK_SKEW", "clocks agree", ("doctor", "launch"),
+        "warning", "hardware", (host.IDENTITY,), _clock, profile_free=True,
+        why="logs of the ranks cannot be put in order",
+        fix="timedatectl set-ntp true",
+        symptom="A worker's log shows the error before the cause on the head.",
+    ),
 )  # fmt: skip
 """In the order in which they are shown."""

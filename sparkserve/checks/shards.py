@@ -265,12 +265,25 @@ def _layout(scene: Scene) -> Iterator[Judgement]:
 
 
 _NEEDS = (shards.SHARDS, shards.SOURCE)
+_FIX = "sparkserve pack"
 ENGRAM: tuple[Check, ...] = (
-    Check("ENGRAM.PACKED", "PCK_SHORT_SHARD", "Engram rows are packed and whole", ("launch",),
-          "error", "hardware", _NEEDS, _packed),
-    Check("ENGRAM.IDENTITY", "PCK_WORLD_OR_REVISION", "Engram rows are of this rank and model",
-          ("launch",), "error", "hardware", _NEEDS, _identity),
-    Check("ENGRAM.LAYOUT", "PCK_LAYOUT_FLAG", "Engram rows lie in the profile's layout",
-          ("launch",), "error", "hardware", _NEEDS, _layout),
+    Check(
+        "ENGRAM.PACKED", "PCK_SHORT_SHARD", "Engram rows are packed and whole", ("launch",),
+        "error", "hardware", _NEEDS, _packed, fix=_FIX,
+        why="a rank reads its rows from its own NVMe while it answers",
+        symptom="The engine refuses to start for want of a shard, or ends while it answers.",
+    ),
+    Check(
+        "ENGRAM.IDENTITY", "PCK_WORLD_OR_REVISION", "Engram rows are of this rank and model",
+        ("launch",), "error", "hardware", _NEEDS, _identity, fix=_FIX,
+        why="rows of another rank or revision are read without an error and give nonsense",
+        symptom="Answers are fluent and wrong after a change of ranks or of the checkpoint.",
+    ),
+    Check(
+        "ENGRAM.LAYOUT", "PCK_LAYOUT_FLAG", "Engram rows lie in the profile's layout",
+        ("launch",), "error", "hardware", _NEEDS, _layout, fix=_FIX,
+        why="the layout says which rank owns which row",
+        symptom="The engine refuses shards that were packed with another layout.",
+    ),
 )  # fmt: skip
 """In the order in which they are shown."""

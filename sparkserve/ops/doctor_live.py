@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -164,12 +165,14 @@ def _read_node(subject: Subject, node: Node, host: Host, doors: Doors) -> Bundle
     # Random, so that no file that is printed can end its section.
     marker = f"@@sparkserve-{secrets.token_hex(8)}"
     questions = subject.questions
+    clock = f"printf '\\n{marker} clock %s\\n' \"$(date +%s.%N)\"\n"
     begun = doors.now()
-    result = host.script(compose(questions, subject.context(node), marker), timeout_s=READ_LIMIT_S)
+    script = clock + compose(questions, subject.context(node), marker) + clock
+    result = host.script(script, timeout_s=READ_LIMIT_S)
     sections = split(result.stdout, marker)
     _refuse_nothing(node.name, result, answered=bool(sections))
     readings = [
-        _connection(node, "ok", "", ""), _collection(node.name, begun, result.elapsed_s)
+        _connection(node, "ok", "", ""), _collection(node.name, begun, _way_s(result, marker))
     ]  # fmt: skip
     unread = []
     for ask in questions:
@@ -179,6 +182,14 @@ def _read_node(subject: Subject, node: Node, host: Host, doors: Doors) -> Bundle
         else:
             unread.append(_unanswered(node.name, ask))
     return Bundle(readings=tuple(readings), unread=tuple(unread))
+
+
+def _way_s(result: Result, marker: str) -> float:
+    """The part of the round trip that the node did not work: what its clock may be off by."""
+    times = re.findall(rf"^{marker} clock (\d+\.\d+)$", result.stdout, re.MULTILINE)
+    worked_s = float(times[-1]) - float(times[0]) if len(times) == 2 else 0.0
+    # A clock that is set meanwhile says nothing.
+    return result.elapsed_s - worked_s if 0 < worked_s < result.elapsed_s else result.elapsed_s
 
 
 def _refuse_nothing(node: str, result: Result, *, answered: bool) -> None:
