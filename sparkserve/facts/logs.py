@@ -25,7 +25,7 @@ class LogLine(Model):
     place: str | None
     """Where the log was read; the rank's name where only that is known."""
     rank: int | None
-    """By the line itself, else by the name of the log."""
+    """By the name of the log, else by the line itself."""
     at: datetime | None
     """Its own time in UTC; a form without a year has the year ``log_time.YEARLESS``."""
     since: datetime | None
@@ -114,11 +114,10 @@ def _log(reading: Reading) -> Iterable[Fact]:
             continue
         at = time_of(text)
         newest = at or newest
-        rank = rank_of(text)
         lines.append(
             LogLine(
                 place=place,
-                rank=told if rank is None else rank,
+                rank=rank_of(text) if told is None else told,
                 at=at,
                 since=newest,
                 number=number,

@@ -261,3 +261,34 @@ class TestAcceptance:
     )  # fmt: skip
     def test_few_or_accepted_drafts_are_none(self, line: str) -> None:
         assert judged(log(line, "rank0")) == {}
+
+
+def test_traceback_of_a_lost_connection_in_a_real_engines_form_is_a_consequence() -> None:
+    text = (
+        "[2026-11-30 21:58:03 TP1] Scheduler hit an exception: Traceback (most recent call last):\n"
+        '  File "/x/sglang/srt/managers/scheduler.py", line 6368, in run_scheduler_process\n'
+        "    scheduler.run_event_loop()\n"
+        "    work.wait()\n"
+        "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection "
+        "closed by peer [127.0.0.1]:11423. This is typically caused by a remote worker crashing.\n\n"
+        "[2026-11-30 21:58:03] Received sigquit from a child process. It usually means the child "
+        "failed.\n"
+    )
+    (found,) = judged(log(text, "rank1"))["LOG_FIRST_ERROR_WINS"]
+    assert found.outcome == "unknown"
+    cause = log("[2026-11-30 21:58:02 TP0] torch.OutOfMemoryError: CUDA out of memory.", "rank0")
+    (found,) = judged(log(text, "rank1"), cause)["LOG_FIRST_ERROR_WINS"]
+    assert found.node == "rank0"
+    assert "2 later lines are consequences" in found.observed
+
+
+def test_error_of_a_helper_before_ready_is_no_cause_of_anything() -> None:
+    text = (
+        "[2026-11-30 18:58:57] INFO:     Uvicorn running on http://127.0.0.1:8888\n"
+        "[2026-11-30 18:58:57] post-warmup freeze_gc failed\n"
+        "Traceback (most recent call last):\n"
+        '  File "/x/urllib3/connection.py", line 239, in _new_conn\n'
+        "ConnectionRefusedError: [Errno 111] Connection refused\n\n"
+        "[2026-11-30 18:59:02] The server is fired up and ready to roll!\n"
+    )
+    assert judged(log(text, "rank0")) == {}
