@@ -33,9 +33,18 @@ def _judge(scene: Scene) -> Iterator[Judgement]:
             chosen = addressed or ([] if pin is None else alive)
         if named and not selection.members and not selection.inactive:
             yield _selects_nothing(scene, place, selector.text, ports)
+        # Rows whose types nobody read prove nothing, unless the pinned one holds no IPv4 address.
+        chosen = [port for port in chosen if _is_known(port, pin)]
         members = _members(scene, place, chosen)
         if members:
             yield _by_pin(place, members, pin) if pin is not None else _free(scene, place, members)
+
+
+def _is_known(port: RdmaPort, pin: int | None) -> bool:
+    rows = [gid for gid in port.gids or () if not gid.is_empty]
+    if any(gid.type is not None for gid in rows):
+        return not any(g.index == pin and g.type is None and g.ipv4 for g in rows)
+    return pin is not None and any(g.index == pin and g.ipv4 is None for g in rows)
 
 
 def _members(scene: Scene, place: str | None, ports: list[RdmaPort]) -> list[Member]:

@@ -10,6 +10,7 @@ from sparkserve.checks.fabric_view import at, is_alone, node_at, socket_names, v
 from sparkserve.checks.scene import Scene
 from sparkserve.facts.environment import Environment
 from sparkserve.facts.fabric_names import fabric_name
+from sparkserve.facts.links import Links
 from sparkserve.facts.routes import Addresses, Routes
 
 
@@ -216,6 +217,42 @@ def _own_addresses(scene: Scene) -> Iterator[Judgement]:
             yield passed(node.name, f"{told} on {holder}")
 
 
+def _rendezvous(scene: Scene) -> Iterator[Judgement]:
+    """Ways to the fabric addresses of other nodes, as far as the kernel was asked for them."""
+    if is_alone(scene):
+        return
+    peers = {n.fabric_address: n.name for n in (scene.fleet.nodes if scene.fleet else ())}
+    for place, routes in scene.each(Routes):
+        node = node_at(scene, place)
+        known = scene.of(place, Addresses)
+        if node is None or known is None or node.fabric_address is None:
+            continue
+        own = known.holder(node.fabric_address)
+        links = scene.of(place, Links)
+        link = links.named(own) if links else None
+        if own is None or (link is not None and link.has_carrier is False):
+            # Without address or carrier there is no way either; that is told by its own check.
+            continue
+        answers = {r.destination: r for r in routes.routes if r.is_answer}
+        wrong = [f"no way to {peers[a]} ({a})" for a in routes.unreachable if a in peers]
+        asked = [answers[a] for a in peers if a in answers]
+        for route in asked:
+            if route.interface not in (own, "lo") and fabric_name(route.interface or "") is None:
+                target = f"{peers[route.destination]} ({route.destination})"
+                wrong.append(f"the way to {target} leaves by {route.interface}")
+        if wrong:
+            yield Judgement(
+                place,
+                "fail",
+                observed="; ".join(wrong),
+                expected=f"by {own}",
+                fix=f"give {own} the mask of the fabric network (it has {node.fabric_address});"
+                " then: ip -4 route get <peer>",
+            )
+        elif asked:
+            yield passed(place, f"fabric addresses of {len(asked)} nodes by {own}")
+
+
 def _management(scene: Scene) -> Iterator[Judgement]:
     for node in scene.fleet.nodes if scene.fleet else ():
         known = scene.of(node.name, Addresses)
@@ -276,6 +313,13 @@ CHECKS: tuple[Check, ...] = (
         fix="give the interface its address",
         symptom="Ranks wait in the rendezvous, or a bind fails with `Cannot assign requested"
         " address`.",
+    ),
+    Check(
+        "RING.ROUTE", "NET_RENDEZVOUS_ROUTE", "ways to the others lead over the fabric",
+        ("doctor", "launch"), "error", "hardware", (), _rendezvous,
+        why="ranks would meet over the management network or Wi-Fi, or not at all",
+        fix="give the fabric interface its address and mask",
+        symptom="The rendezvous times out, or all traffic is as slow as the office network.",
     ),
     Check(
         "MGMT.ADDRESS", "NET_MANAGEMENT_ADDRESS", "management addresses are held", ("doctor",),

@@ -50,6 +50,7 @@ def _judge(scene: Scene) -> Iterator[Judgement]:
         told = _closed(rules, ways) if rules is not None and rules.chains else ([], [])
         problems += told[0]
         fixes += told[1]
+        problems += _astray(scene, place)
         lost = _routeless(scene, place) if needed else []
         problems += [f"no route to {network}" for network in lost]
         fixes += [f"sudo ip route add {network} via <neighbour on the way>" for network in lost]
@@ -156,10 +157,11 @@ def _walk(
 def _routeless(scene: Scene, place: str | None) -> list[str]:
     """Fabric networks of other nodes that this place has no route to, the default aside."""
     routes, own = scene.of(place, Routes), scene.of(place, Addresses)
-    if routes is None or own is None or any(route.is_answer for route in routes.routes):
+    table = [route for route in routes.routes if not route.is_answer] if routes else []
+    if not table or own is None:
         return []
     here = {a.network for a in own.addresses if a.is_ipv4}
-    known = [_network(route.destination) for route in routes.routes]
+    known = [_network(route.destination) for route in table]
     lost = []
     for other, addresses in scene.each(Addresses):
         if other == place:
@@ -171,6 +173,27 @@ def _routeless(scene: Scene, place: str | None) -> list[str]:
             if not any(net is not None and target.subnet_of(net) for net in known):
                 lost.append(one.network)
     return list(dict.fromkeys(lost))
+
+
+def _astray(scene: Scene, place: str | None) -> list[str]:
+    """Private destinations that were asked for and leave by a gateway outside the fabric."""
+    routes = scene.of(place, Routes)
+    if routes is None:
+        return []
+    astray = [
+        f"the way to {route.destination} leaves by {route.interface}"
+        for route in routes.routes
+        if route.is_answer and route.gateway and route.interface
+        and fabric_name(route.interface) is None and _is_private(route.destination)
+    ]  # fmt: skip
+    return [f"no route to {address}" for address in routes.unreachable] + astray
+
+
+def _is_private(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).is_private
+    except ValueError:
+        return False
 
 
 def _network(text: str) -> ipaddress.IPv4Network | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Literal, Self
 
@@ -189,6 +190,24 @@ def _tried(text: str) -> Iterator[Connection]:
         )
 
 
+_NC = re.compile(
+    r"(?:onnect(?:ion)? to )(?P<address>[0-9a-fA-F:.]+) (?:port )?(?P<port>\d+)(?: port)?"
+    r".*?(?P<result>succeeded|timed out|refused|No route|unreachable)",
+    re.IGNORECASE,
+)
+
+
+def _netcat(reading: Reading) -> list[Fact]:
+    """``nc -zv ADDRESS PORT``: ``Connection to ... succeeded!`` or why not."""
+    if is_absent(reading) and not _NC.search(reading.text):
+        return []
+    lines = (f"{m['address']}:{m['port']} {m['result']}" for m in _NC.finditer(reading.text))
+    tried = tuple(_tried("\n".join(lines).replace("No route", "no route to host")))
+    if not tried:
+        raise UnusableOutput("no connection of nc in the text")
+    return [Connections(tried=tried)]
+
+
 def _connections(reading: Reading) -> list[Fact]:
     tried = tuple(_tried(reading.text))
     if not tried:
@@ -255,6 +274,7 @@ READERS: tuple[Reader, ...] = (
             r"(?:port|firewall) probes?\b.*",
         ),
     ),
+    Reader("firewall.netcat", (Connections,), _netcat, commands=wherever(r"nc(?:at)? .*")),
     Reader(
         "firewall.client", (ClientConnections,), _client,
         whats=(r"(?:tcp )?connect(?:ion)? (?:timings?|times)\b.*",),
@@ -288,8 +308,8 @@ def _script_pings(context: Context) -> str:
 
     All at once, so that an unreachable peer costs two seconds and not two seconds each.
     """
-    peers = " ".join(context.peers)
-    fabric = " ".join(context.fabric_peers)
+    peers = " ".join(shlex.quote(peer) for peer in context.peers)
+    fabric = " ".join(shlex.quote(peer) for peer in context.fabric_peers)
     return f"""\
 command -v ping >/dev/null 2>&1 || {{ echo "ping: command not found"; exit 0; }}
 n=0

@@ -55,7 +55,7 @@ class NcclSettings(Fact):
 
 def version_in(text: str) -> Version | None:
     """The version in a line of a log or of a library."""
-    found = _VERSION.search(text)
+    found = _VERSION.search(text) or re.fullmatch(r"\s*\((\d+), (\d+), (\d+)\)\s*", text)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
@@ -128,6 +128,7 @@ READERS: tuple[Reader, ...] = (
             r"(?:.*\s)?(?:strings|grep|cat)\b.*libnccl.*",
             r"(?:.*\s)?(?:grep|cat)\b.*/proc/\S+/maps.*nccl.*",
             r"(?:.*\s)?grep\b.*nccl.*/proc/\S+/maps.*",
+            r".*\btorch\.cuda\.nccl\.version\(\).*",
         ),
         whats=(r"(?:loaded |mapped )?nccl (?:library|version)(?: .*)?", r"libnccl.*"),
     ),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ipaddress
 import itertools
 import re
+import shlex
 from collections.abc import Iterator
 
 from pydantic import Field
 
 from sparkserve.facts.links import Link, Links, ip_link_rows
-from sparkserve.facts.probe import UnusableOutput
+from sparkserve.facts.probe import Context, UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader
 from sparkserve.facts.sysfs import is_absent, wherever
 from sparkserve.model.base import Model
@@ -191,6 +192,23 @@ def _ip_route(reading: Reading) -> list[Fact]:
     return [Routes(routes=known, unreachable=lost)]
 
 
+def _peer_routes(reading: Reading) -> list[Fact]:
+    """``peer ADDRESS`` lines, each with the kernel's answer or its refusal behind it."""
+    routes, lost = [], []
+    for part in re.split(r"(?m)^peer ", reading.text)[1:]:
+        address, _, answer = part.partition("\n")
+        found = [_route(line, is_answer=True) for line in answer.splitlines()]
+        known = [route for route in found if route is not None]
+        routes += known[:1]
+        if not known and re.search(r"unreachable|No route", answer):
+            lost.append(address.strip())
+    if not routes and not lost:
+        if "no peers" in reading.text:
+            return []
+        raise UnusableOutput("no route to a peer in the text")
+    return [Routes(routes=tuple(routes), unreachable=tuple(lost))]
+
+
 def _route_n(reading: Reading) -> list[Fact]:
     """``route -n`` and ``netstat -rn``."""
     if is_absent(reading):
@@ -232,6 +250,7 @@ READERS: tuple[Reader, ...] = (
         _ip_addr,
         commands=wherever(r"ip (?:-\S+ )*a(?:d|dd|ddr|ddress)?\b.*", r"ifconfig\b.*"),
     ),
+    Reader("routes.peers", (Routes,), _peer_routes, whats=(r"fabric routes",)),
     Reader(
         "routes.table",
         (Routes,),
@@ -257,7 +276,17 @@ READERS: tuple[Reader, ...] = (
         ),
     ),
 )
+
+
+def _script_peers(context: Context) -> str:
+    if not context.fabric_peers:
+        return "echo no peers"
+    peers = " ".join(shlex.quote(peer) for peer in context.fabric_peers)
+    return f'for p in {peers}; do echo "peer $p"; ip -4 route get "$p" 2>&1; done; :'
+
+
 ASKS: tuple[Ask, ...] = (
     Ask("routes.addresses", lambda _: "ip -o addr", command="ip -o addr"),
+    Ask("routes.peers", _script_peers, what="fabric routes"),
     Ask("routes.table", lambda _: "ip -4 route", command="ip -4 route"),
 )
