@@ -14,7 +14,7 @@ from sparkserve.facts.kernel_log import KernelLog, PreviousKernelLog
 from sparkserve.facts.links import Links
 from sparkserve.facts.reader import Fact
 from sparkserve.facts.routes import Routes
-from sparkserve.facts.services import HostIdentity, WifiState
+from sparkserve.facts.services import ClockState, HostIdentity, WifiState
 
 
 def _gpu(scene: Scene) -> Iterator[Judgement]:
@@ -108,16 +108,16 @@ def _wifi_log(scene: Scene) -> Iterator[Judgement]:
 
 def _hanging(scene: Scene) -> Iterator[Judgement]:
     """Networking control that does not return: its lock is held."""
-    told: dict[str | None, str] = {}
+    told: dict[str | None, tuple[str, str]] = {}
     for place, _, _, reading in scene.observations:
-        if reading.rc == 124 and re.match(
-            r"(?:timeout \S+ )?(?:ip|nmcli)\b", reading.command or ""
-        ):
-            told.setdefault(place, reading.command or "")
-    for place, command in told.items():
+        command = reading.command or ""
+        if reading.rc == 124 and re.match(r"(?:timeout \S+ )?(?:ip|nmcli)\b", command):
+            told.setdefault(place, (command, reading.label or command))
+    for place, (command, label) in told.items():
         yield Judgement(
-            place, "fail", f"`{command}` did not return", "networking control that answers"
-        )
+            place, "fail", f"`{command}` did not return", "networking control that answers",
+            evidence=(label,),
+        )  # fmt: skip
 
 
 def _logs(scene: Scene, kind: type[Fact]) -> Iterator[tuple[str | None, tuple[str, ...]]]:
@@ -168,6 +168,17 @@ def _wired_up(links: Links | None) -> str | None:
     return None
 
 
+def _clock(scene: Scene) -> Iterator[Judgement]:
+    for place, clock in scene.each(ClockState):
+        if clock.is_synchronised:
+            yield passed(place, "synchronised")
+        else:
+            yield Judgement(
+                place, "fail", "the clock is not synchronised", "synchronised with a time server",
+                evidence=shown(scene, place, ClockState),
+            )  # fmt: skip
+
+
 CHECKS: tuple[Check, ...] = (
     Check(
         "GPU.PRESENT", "GPU_ABSENT", "the GPU answers",
@@ -189,6 +200,13 @@ CHECKS: tuple[Check, ...] = (
         why="cloned disks share machine-id and host keys: leases, logs and host keys get mixed up",
         fix="make a new machine-id and new SSH host keys on the clone",
         symptom="Two nodes get one address, or SSH warns of a changed host key now and then.",
+    ),
+    Check(
+        "HOST.SYNC", "HOST_CLOCK_SKEW", "the clock is kept by a time server",
+        ("doctor", "launch"), "warning", "hardware", (), _clock,
+        why="logs of ranks whose clocks drift apart cannot be put in order",
+        fix="sudo timedatectl set-ntp true",
+        symptom="The earliest error of a failed launch is on the wrong rank.",
     ),
     Check(
         "HOST.WIFI", "HOST_WIFI_OOPS", "the Wi-Fi chip has not taken the network down",

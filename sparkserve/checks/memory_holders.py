@@ -45,7 +45,10 @@ def _orphans(scene: Scene) -> Iterator[Judgement]:
                     place, "unknown", f"pid {process.pid} ({process.name}) holds an unknown amount"
                     " of GPU memory", evidence=shown(scene, place, GpuProcesses),
                 )  # fmt: skip
-        if not large and not unsized:
+        idle = [c for c in _running(at(scene, place, Containers)) if is_serving(c)]
+        if idle and not large and not unsized and serves is None:
+            yield _busy(scene, place, f"container {idle[0].name} runs")
+        elif not large and not unsized:
             yield passed(place, "no process holds more than 1 GiB of the GPU's memory")
         elif serves is not None:
             yield Judgement(place, "skipped", f"run {serves} holds the node")

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from sparkserve.checks.check import Check, Judgement, passed
-from sparkserve.checks.machine import shown
+from sparkserve.checks.machine import is_serving, shown
 from sparkserve.checks.scene import Scene
+from sparkserve.facts.container_kinds import Containers
 from sparkserve.facts.environment import Environment
 from sparkserve.facts.parity import ParityItems
 
@@ -36,7 +37,10 @@ def _parity(scene: Scene) -> Iterator[Judgement]:
         values = {place: parity.items[name] for place, parity in nodes.items()
                   if name in parity.items}  # fmt: skip
         blind = [place for place, parity in nodes.items() if name in parity.unknown]
-        absent = [p for p in nodes if p not in values and p not in blind]
+        absent = [p for p in nodes if p not in values and p not in blind and _tells(nodes[p])]
+        if name.startswith("container image"):
+            # A rank without a container is another question, and another check's.
+            absent = []
         if len(set(values.values())) > 1 or (values and absent):
             yield from _differs(scene, name, values, absent)
         else:
@@ -47,9 +51,23 @@ def _parity(scene: Scene) -> Iterator[Judgement]:
         yield passed(None, f"{equal} items equal on {len(nodes)} nodes")
 
 
+def _items(scene: Scene) -> Iterator[tuple[str | None, ParityItems]]:
+    """What nodes told of themselves, and the image of each rank's container."""
+    yield from scene.each(ParityItems)
+    for place, listed in scene.each(Containers):
+        serving = [
+            one for one in listed.containers
+            if one.status in (None, "running") and is_serving(one) and (one.image_id or one.image)
+        ]  # fmt: skip
+        if len(serving) == 1:
+            one = serving[0]
+            name = "container image id" if one.image_id else "container image"
+            yield place, ParityItems(items={name: one.image_id or one.image or ""})
+
+
 def _by_spark(scene: Scene) -> dict[str, ParityItems]:
     found: dict[str, ParityItems] = {}
-    for place, items in scene.each(ParityItems):
+    for place, items in _items(scene):
         if place is None:
             continue
         known = next((other for other in found if scene.same_place(place, other)), None)
@@ -58,6 +76,11 @@ def _by_spark(scene: Scene) -> dict[str, ParityItems]:
         else:
             found[known] = found[known].merged(items)
     return found
+
+
+def _tells(parity: ParityItems) -> bool:
+    """Whether a node listed its items, so that one it did not list is one that it has not."""
+    return any(not name.startswith("container image") for name in parity.items)
 
 
 def _differs(
@@ -76,7 +99,8 @@ def _differs(
             place, "fail", f"{name}: {told}", "equal on every rank",
             fix=f"bring {name} of {place or 'all nodes'} to what the other ranks have",
             evidence=tuple(
-                line for other in (*values, *absent) for line in shown(scene, other, ParityItems)
+                line for other in (*values, *absent)
+                for line in shown(scene, other, ParityItems, Containers)
             ),
         )  # fmt: skip
 

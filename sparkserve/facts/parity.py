@@ -34,12 +34,22 @@ _PACKAGES = (
     "flashinfer-python", "transformers", "nvidia-nccl-cu13", "nvidia-nccl-cu12", "xgrammar",
 )  # fmt: skip
 _PYTHON = """\
-import importlib.metadata as m, importlib.util as u, pathlib
+import hashlib, importlib.metadata as m, importlib.util as u, pathlib
 for name in NAMES:
     try:
         print("package." + name + "=" + m.version(name))
     except m.PackageNotFoundError:
         pass
+for name in ("sparkserve", "sparkserve_kernels", "sparkserve_native"):
+    spec = u.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        continue
+    whole = hashlib.sha256()
+    for folder in spec.submodule_search_locations:
+        for path in sorted(pathlib.Path(folder).rglob("*")):
+            if path.suffix in (".py", ".toml", ".so", ".cu", ".h", ".cpp") and path.is_file():
+                whole.update(str(path.relative_to(folder)).encode() + b"\\0" + path.read_bytes())
+    print("code." + name + "=" + whole.hexdigest())
 spec = u.find_spec("nvidia")
 for folder in (spec.submodule_search_locations or []) if spec else []:
     for path in sorted(pathlib.Path(folder).glob("nccl/lib/libnccl.so*")):

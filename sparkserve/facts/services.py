@@ -53,6 +53,12 @@ class WifiState(Fact):
     power_save: bool | None = None
 
 
+class ClockState(Fact):
+    """Whether a time server keeps the clock."""
+
+    is_synchronised: bool
+
+
 _UNIT = re.compile(r"^[\s●*]*([\w@:.\\-]+?)\.service\b\s*(.*)$")
 _STATES = {"active": True, "inactive": False, "failed": False, "activating": True}
 
@@ -138,6 +144,33 @@ def _power_save(reading: Reading) -> Iterable[WifiState]:
     yield WifiState(interfaces=(device[1],) if device else (), power_save=match[1].lower() == "on")
 
 
+def _nmcli(reading: Reading) -> Iterable[WifiState]:
+    """``nmcli device``, as a table or as ``DEVICE:TYPE:STATE``."""
+    rows = [re.split(r"[:\s]+", line.strip()) for line in reading.text.splitlines()]
+    wireless = [row for row in rows if len(row) > 2 and row[1] == "wifi"]
+    if not any(len(row) > 2 for row in rows):
+        raise UnusableOutput("no line of a device")
+    yield WifiState(
+        interfaces=tuple(row[0] for row in wireless),
+        connected=tuple(row[0] for row in wireless if row[2] == "connected"),
+    )
+
+
+_SYNCHRONISED = re.compile(
+    r"(?im)^\s*(?:NTPSynchronized=|System clock synchronized: |NTP synchronized: )(yes|no)\s*$"
+)
+
+
+def _clock(reading: Reading) -> Iterable[ClockState]:
+    text = reading.text.strip()
+    words = ([text] if text in ("yes", "no") else None) or _SYNCHRONISED.findall(text)
+    leap = re.search(r"(?m)^Leap status\s*: (Normal|Not synchronised)", text)
+    if not words and leap is None:
+        raise UnusableOutput("it does not say whether the clock is synchronised")
+    yield ClockState(is_synchronised=words[0] == "yes" if words else leap is not None
+                     and leap[1] == "Normal")  # fmt: skip
+
+
 def _services_script(_: Context) -> str:
     return """\
 if command -v systemctl >/dev/null 2>&1 && systemctl list-units --type=service --state=active \\
@@ -155,6 +188,13 @@ def _identity_script(_: Context) -> str:
     return """\
 echo "machine_id=$(cat /etc/machine-id 2>/dev/null)"
 cat /etc/ssh/ssh_host_*_key.pub 2>/dev/null || true
+"""
+
+
+def _clock_script(_: Context) -> str:
+    # Without systemd nobody can say; chrony answers for itself.
+    return """\
+timedatectl show -p NTPSynchronized --value 2>/dev/null || chronyc tracking 2>/dev/null || true
 """
 
 
@@ -202,6 +242,14 @@ READERS: tuple[Reader, ...] = (
         ),
         paths=(r".*etc/machine-id", r".*/ssh_host_\w+_key\.pub"), whats=(r"host identity",),
     ),
+    Reader(
+        "services.nmcli", (WifiState,), _nmcli,
+        commands=(rf"{RUN}nmcli(?: -\S+ \S+)*(?: d\w*)?.*",),
+    ),
+    Reader(
+        "services.clock", (ClockState,), _clock,
+        commands=(rf"{RUN}timedatectl\b.*", rf"{RUN}chronyc tracking{END}"),
+    ),
     Reader("services.wifi", (WifiState,), _wifi, whats=(r"wi-?fi state",)),
     Reader(
         "services.power_save", (WifiState,), _power_save,
@@ -215,5 +263,8 @@ ASKS: tuple[Ask, ...] = (
     ),
     Ask("services.nfsd", _nfsd_script, command="cat /proc/fs/nfsd/threads"),
     Ask("services.identity", _identity_script, what="host identity"),
+    Ask(
+        "services.clock", _clock_script, command="timedatectl show -p NTPSynchronized --value",
+    ),
     Ask("services.wifi", _wifi_script, what="wifi state"),
 )  # fmt: skip

@@ -298,3 +298,26 @@ class TestKnownBad:
         )
         assert (found.node, found.verdict) == ("rank0", "WARN")
         assert "MOE_FUSED_FINALIZE=0" in found.fix
+
+
+class TestOthers:
+    @pytest.mark.parametrize("line", ["timeout 5 ip link", "nmcli device", "ip -o addr"])
+    def test_networking_control_that_hangs_is_the_lock_of_the_wifi(self, line: str) -> None:
+        (found,) = failing("HOST_WIFI_OOPS", command(line, "", "a", rc=124))
+        assert f"`{line}` did not return" in found.observed
+
+    @pytest.mark.parametrize(
+        ("line", "text", "warned"),
+        [
+            ("timedatectl show -p NTPSynchronized --value", "no\n", True),
+            ("timedatectl show -p NTPSynchronized", "NTPSynchronized=yes\n", False),
+            ("timedatectl", "  Time zone: UTC\nSystem clock synchronized: no\n", True),
+            ("chronyc tracking", "Leap status     : Normal\n", False),
+            ("chronyc tracking", "Leap status     : Not synchronised\n", True),
+        ],
+    )
+    def test_clock_must_be_kept_by_a_time_server(
+        self, line: str, text: str, *, warned: bool
+    ) -> None:
+        found = failing("HOST_CLOCK_SKEW", command(line, text, "a"))
+        assert [finding.verdict for finding in found] == (["WARN"] if warned else [])

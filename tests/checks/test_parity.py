@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkserve.model.reading import Reading
-from tests.checks.texts import about, failing, loud, what
+from tests.checks.texts import about, command, failing, loud, what
 
 DIFFER, ENVIRONMENT = "ENG_RANKS_DIFFER", "ENG_ENV_NOT_ON_WORKER"
 
@@ -92,3 +92,23 @@ class TestEnvironment:
         assert not about(
             ENVIRONMENT, env("rank0", "A=1\n"), what("image env", "B=2\n", "rank1", format="env")
         )
+
+
+class TestImages:
+    PS = "docker ps --format '{{.Names}} {{.Image}}'"
+
+    def test_ranks_that_run_different_images_are_named(self) -> None:
+        readings = [
+            command(self.PS, f"dsv41-rank{n} registry/x@sha256:{digest}\n", f"node{n + 1}")
+            for n, digest in enumerate(("aa", "aa", "bb"))
+        ]
+        (found,) = failing(DIFFER, *readings)
+        assert found.node == "node3"
+        assert "container image" in found.observed
+
+    def test_node_without_a_container_is_another_question(self) -> None:
+        readings = (
+            command(self.PS, "dsv41-rank0 registry/x@sha256:aa\n", "node1"),
+            command(self.PS, "portainer portainer/portainer\n", "node2"),
+        )
+        assert loud(*readings) == []
