@@ -270,7 +270,7 @@ def test_traceback_of_a_lost_connection_in_a_real_engines_form_is_a_consequence(
         "    scheduler.run_event_loop()\n"
         "    work.wait()\n"
         "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection "
-        "closed by peer [127.0.0.1]:11423. This is typically caused by a remote worker crashing.\n\n"
+        "closed by peer [127.0.0.1]:11423. This is caused by a remote worker crashing.\n\n"
         "[2026-11-30 21:58:03] Received sigquit from a child process. It usually means the child "
         "failed.\n"
     )
