@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkserve.checks.check import Check, Judgement, Stage, passed
-from sparkserve.checks.scene import Scene
+from sparkserve.checks.scene import Scene, evidence
 from sparkserve.checks.wish import every, is_on, is_written, said, size_bytes, wishes
+from sparkserve.facts.rendered import SharedMemory
 from sparkserve.facts.wanted import Wanted, normal, setting, whole_number
 from sparkserve.units import GIB, format_bytes
 
 _SHM_LIMIT_BYTES = 16 * GIB
-"""Source: public case MEM_SHM_HUGE."""
+_SHM_USED_BYTES = 4 * GIB
+"""Source of both: public case MEM_SHM_HUGE."""
 _LEAST_BATCHED_TOKENS = 8224
 """Below it the compressed-MLA workspace is locked too small; case ENG_LOCKED_WORKSPACE."""
 _KV_BYTES = ("kv_cache_memory_bytes", "kv_cache_memory", "kv_cache_bytes", "kv_cache_size_bytes")
@@ -156,13 +158,23 @@ def _shm(scene: Scene) -> Iterator[Judgement]:
             )  # fmt: skip
         else:
             yield passed(told.node, f"{told.key} {format_bytes(size)}")
+    for place, shared, reading in scene.seen(SharedMemory):
+        if shared.used_bytes > _SHM_USED_BYTES:
+            yield Judgement(
+                place, "fail", observed=f"/dev/shm holds {format_bytes(shared.used_bytes)}",
+                expected=f"at most {format_bytes(_SHM_USED_BYTES)}",
+                fix="look at what it holds: ls -lS /dev/shm in the container",
+                evidence=evidence([reading]),
+            )  # fmt: skip
+        else:
+            yield passed(place, f"/dev/shm holds {format_bytes(shared.used_bytes)}")
 
 
 SHM = Check(
     id="PROFILE.SHM_SIZE", code="MEM_SHM_HUGE",
     title="Shared memory is not sized for a data centre",
     stages=("profile", "doctor"), severity="warning", fault_class="memory",
-    needs=(Wanted,), judge=_shm,
+    needs=(Wanted, SharedMemory), judge=_shm,
     why="hypothesis, from a single report: what is written to /dev/shm is RAM, and on a Spark RAM "
     "is GPU memory; a large limit lets it grow unseen",
     fix="shm_size: 16g",
@@ -207,7 +219,7 @@ def _no_cap(scene: Scene) -> Iterator[Judgement]:
 def _has_guard(wanted: Wanted) -> bool:
     for key, value in (wanted.keys or {}).items():
         plain = normal(key)
-        if re.fullmatch(r"(?:.*\.)?(?:memory_?guard|mem_?guard|guard)(?:\.enabled)?", plain):
+        if re.fullmatch(r"(?:.*\.)?(?:(?:mem(?:ory)?|oom)_?)?(?:guard|watchdog)(?:\.\w+)?", plain):
             if is_on(value):
                 return True
         elif plain.rpartition(".")[2] == "memory_floor_gib" and is_on(value):
@@ -230,7 +242,15 @@ def _workspace(scene: Scene) -> Iterator[Judgement]:
     for place, wanted, proof in wishes(scene):
         batched = setting(wanted, "max_num_batched_tokens", "max_batched_tokens")
         tokens = whole_number(batched.value) if batched else None
-        backends = every(wanted, "attention_backend", "mla_backend", "backend", "decode_backend")
+        backends = every(
+            wanted,
+            "attention_backend",
+            "mla_backend",
+            "backend",
+            "decode_backend",
+            "vllm_attention_backend",
+            "decode_attention_backend",
+        )
         b12x = next((f"{k}: {v}" for k, v in backends if "b12x" in str(v).lower()), None)
         if batched is None or tokens is None or b12x is None:
             continue

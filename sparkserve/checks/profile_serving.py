@@ -13,7 +13,10 @@ from sparkserve.checks.wish import said, wishes
 from sparkserve.facts.rendered import RequestBody
 from sparkserve.facts.wanted import Wanted, normal, whole_number
 
-_CAPS = ("default_max_tokens", "dsv41_max_new_tokens", "default_max_new_tokens")
+_CAPS = (
+    "default_max_tokens", "dsv41_max_new_tokens", "default_max_new_tokens", "max_output_tokens",
+    "default_max_output_tokens", "output_cap",
+)  # fmt: skip
 _TRUTHS = {
     "thinking", "enable_thinking", "stream", "echo", "logprobs", "parallel_tool_calls",
     "separate_reasoning", "stream_reasoning", "ignore_eos", "include_usage", "preserve_thinking",
@@ -21,6 +24,10 @@ _TRUTHS = {
     "include_reasoning", "default_chat_template_kwargs_thinking",
 }  # fmt: skip
 _WORDS = {"true", "false", "yes", "no", "on", "off", "0", "1", "t", "f", "y", "n", "none", "null"}
+_SPOKEN = {
+    "content", "text", "prompt", "input", "stop", "user", "name", "description", "model", "suffix",
+}  # fmt: skip
+_SPOKEN_BELOW = ("messages", "tools", "metadata", "response_format")
 _FALSE = {"false", "no", "off", "0", "f", "n", "none", "null"}
 
 
@@ -54,8 +61,12 @@ OUTPUT_CAP = Check(
 )  # fmt: skip
 
 
-def texts_for_truths(table: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(dotted key, text) of every truth value that is written as text, at any depth."""
+def texts_for_truths(table: Mapping[str, Any], *, strict: bool = False) -> list[tuple[str, str]]:
+    """(dotted key, text) of every truth value that is written as text, at any depth.
+
+    strict: ``"true"`` and ``"false"`` count at every key that does not hold words of a person;
+    in environment variables they are how truth values are written.
+    """
     found: list[tuple[str, str]] = []
     left: list[tuple[str, Any]] = list(table.items())
     while left:
@@ -64,9 +75,16 @@ def texts_for_truths(table: Mapping[str, Any]) -> list[tuple[str, str]]:
             value = _inner(value)
         if isinstance(value, Mapping):
             left += [(f"{key}.{name}", inner) for name, inner in value.items()]
-        elif isinstance(value, str) and _is_truth(key) and value.strip().lower() in _WORDS:
+        elif isinstance(value, str) and _is_wrong(key, value.strip().lower(), strict=strict):
             found.append((key, value))
     return found
+
+
+def _is_wrong(key: str, word: str, *, strict: bool) -> bool:
+    if _is_truth(key):
+        return word in _WORDS
+    spoken = normal(key).rpartition(".")[2] in _SPOKEN or normal(key).startswith(_SPOKEN_BELOW)
+    return strict and word in ("true", "false") and not spoken
 
 
 def _inner(text: str) -> Any:
@@ -83,7 +101,7 @@ def _is_truth(key: str) -> bool:
 
 def _string_false(scene: Scene) -> Iterator[Judgement]:
     for place, request, reading in scene.seen(RequestBody):
-        wrong = texts_for_truths(request.body)
+        wrong = texts_for_truths(request.body, strict=True)
         if wrong:
             yield _is_text(place, wrong, evidence([reading]))
         else:

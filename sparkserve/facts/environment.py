@@ -84,7 +84,9 @@ def _from_data(data: Any) -> dict[str, str] | None:
 def _from_line(line: str) -> dict[str, str]:
     if line.startswith("#"):
         return {}
-    found = _ROW.fullmatch(line)
+    # A line of a JSON list, as `docker inspect | grep` leaves it.
+    listed = re.fullmatch(r'"((?:[^"\\]|\\.)*)",?', line)
+    found = _ROW.fullmatch(listed[1] if listed else line)
     if found is None:
         return _from_words(line)
     value = found[2]
@@ -131,11 +133,15 @@ READERS: tuple[Reader, ...] = (
         "container",
         commands=(
             rf"(?:docker|podman|nerdctl) (?:container )?inspect\b{_ENV_TEMPLATE}",
+            r"(?:docker|podman|nerdctl) (?:container )?inspect\b[^{]*\| ?(?:grep|rg|jq)\b.*"
+            r"(?:Env|NCCL|GLOO|SGLANG|IFNAME|_IP).*",
             r"(?:docker|podman|nerdctl) exec\b.*[ '\"/](?:env|printenv)(?: ?\|.*)?[\"']?",
         ),
         whats=(
             r"(?:running )?container(?:'s)? (?:env|environment|variables)",
-            r"(?:docker )?env of (?:the |a )?(?:running )?container",
+            r"(?:docker )?env(?:ironment)?(?: variables)? of (?:the |a )?(?:running )?"
+            r"(?:container|rank|engine)\b.*",
+            r"docker env(?:ironment)?",
         ),
     ),
     _reader(

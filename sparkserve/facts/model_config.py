@@ -51,7 +51,7 @@ READERS: tuple[Reader, ...] = (
         id="model_config.config_json",
         gives=(ModelConfig,),
         parse=_parse,
-        commands=(r"(?:cat|jq \.) \S*config\.json",),
+        commands=(r"(?:cat|jq|head|python3? -m json\.tool)\b.*\bconfig\.json\b.*",),
         paths=(r"(?:.*/)?config\.json",),
         whats=(
             r"(?:the )?(?:model |model's |checkpoint |hf )?config(?:\.json)?"

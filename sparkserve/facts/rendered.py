@@ -120,6 +120,13 @@ class Request(Fact):
             return None
 
 
+class SharedMemory(Fact):
+    """What lies in ``/dev/shm`` of a container."""
+
+    used_bytes: int
+    size_bytes: int | None = None
+
+
 class RequestBody(Fact):
     """Body of a request to the endpoint."""
 
@@ -226,7 +233,11 @@ def _transfers(reading: Reading) -> Iterable[Fact]:
 
 
 def _request(reading: Reading) -> Iterable[Fact]:
-    yield Request(argv=split_arguments(reading.text))
+    """A command, or the body of a request where the text holds one."""
+    if "{" in reading.text:
+        yield from _body(reading)
+    else:
+        yield Request(argv=split_arguments(reading.text))
 
 
 def _body(reading: Reading) -> Iterable[Fact]:
@@ -244,11 +255,34 @@ def _body(reading: Reading) -> Iterable[Fact]:
     yield RequestBody(body=body)
 
 
+def _shared_memory(reading: Reading) -> Iterable[Fact]:
+    block_bytes = 1 if re.search(r"-B ?1\b|--block-size=1\b", reading.command or "") else 1024
+    for line in reading.text.splitlines():
+        words = line.split()
+        if len(words) < 5 or words[-1] != "/dev/shm":
+            continue
+        size, used = (_df_bytes(word, block_bytes) for word in words[-5:-3])
+        if used is not None:
+            yield SharedMemory(used_bytes=used, size_bytes=size)
+            return
+    raise UnusableOutput("no row of /dev/shm")
+
+
+def _df_bytes(word: str, block_bytes: int) -> int | None:
+    if word.isdecimal():
+        return int(word) * block_bytes if len(word) < 20 else None
+    try:
+        return parse_bytes(word)
+    except ValueError:
+        return None
+
+
 _ENGINE = r"(?:the |engine |launch |docker |container )?"
 READERS: tuple[Reader, ...] = (
     Reader(
         "rendered.argv", (RenderedArgv, Wanted), _argv,
         whats=(
+            r"(?:launch|start|run|serve) (?:script|command)",
             rf"(?:rendered|planned) {_ENGINE}(?:argv|arguments|args|command|command line)",
             r"(?:engine|launch|docker run) (?:argv|arguments|command|command line)",
         ),
@@ -272,7 +306,9 @@ READERS: tuple[Reader, ...] = (
            whats=(r"(?:profile|rendered) value", r"value of the profile")),
     Reader("rendered.transfers", (TransferPlan,), _transfers,
            whats=(r"(?:transfer|copy|distribution) plan", r"planned transfers?")),
-    Reader("rendered.request", (Request,), _request,
+    Reader("rendered.shared_memory", (SharedMemory,), _shared_memory,
+           commands=(r"(?:docker|podman|nerdctl) exec\b.*\bdf\b.*/dev/shm\b.*",)),
+    Reader("rendered.request", (Request, RequestBody), _request,
            whats=(r"(?:test |doctor |load |bandwidth )?request",
                   r"(?:(?:requested|user's|test|doctor) )?(?:command|command line)")),
     Reader("rendered.body", (RequestBody,), _body,

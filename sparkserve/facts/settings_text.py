@@ -193,7 +193,8 @@ def split_arguments(text: str) -> tuple[str, ...]:
 def options_of(words: Sequence[str]) -> dict[str, Any]:
     """Long options of a command line by their name without dashes; a bare one is True.
 
-    ``-e NAME=VALUE`` and ``--env NAME=VALUE`` count as the variable itself.
+    ``-e NAME=VALUE`` and ``--env NAME=VALUE`` count as the variable itself, ``-m SIZE`` as Docker's
+    ``--memory``.
     """
     found: dict[str, Any] = {}
     for place, word in enumerate(words):
@@ -202,6 +203,9 @@ def options_of(words: Sequence[str]) -> dict[str, Any]:
             name, assigned, value = following.partition("=")
             if assigned:
                 found.setdefault(name, value)
+            continue
+        if word == "-m" and following is not None and re.fullmatch(r"\d+[bkmgBKMG]?", following):
+            found.setdefault("memory", following)
             continue
         match = re.fullmatch(r"--([A-Za-z][\w.\-]*)(?:=(.*))?", word, re.DOTALL)
         if match is None:

@@ -132,7 +132,9 @@ _FIELDS: tuple[tuple[str, Callable[[Any], Any], tuple[str, ...]], ...] = (
     ("nodes", whole_number, (
         "nnodes", "nodes", "n_nodes", "num_nodes", "node_count", "world_size",
     )),
-    ("topology", _words, ("topology", "fabric.topology", "cluster.topology")),
+    ("topology", _words, (
+        "topology", "fabric.topology", "cluster.topology", "topology.kind", "topology.type",
+    )),
     ("hca", _words, ("nccl_ib_hca", "ib_hca", "fabric.hca", "hca", "hca_list", "b12x_roce_hca")),
     ("single_rail", _truth, ("single_rail",)),
     ("gid_index", whole_number, (
@@ -274,6 +276,7 @@ READERS: tuple[Reader, ...] = (
             r".*/profiles?/[^/]+\.(?:toml|ya?ml|json)",
             r".*(?:docker-)?compose[^/]*\.ya?ml",
             r"(?:.*/)?[^/]*(?:profile|recipe)[^/]*\.(?:toml|ya?ml|json)",
+            r"(?:.*/)?[\w.\-]*\.env(?:\.\w+)?",
         ),
     ),
 )

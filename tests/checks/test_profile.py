@@ -219,9 +219,29 @@ def test_sizes_of_shared_memory(size: str, faulty: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "faulty"),
+    [
+        (
+            "Filesystem 1K-blocks Used Avail Use% Mounted on\nshm 67108864 9437184 1 15% /dev/shm",
+            True,
+        ),
+        ("shm              64G  5.0G   59G   8% /dev/shm", True),
+        ("shm              64G  2.0M   64G   1% /dev/shm", False),
+    ],
+)
+def test_what_lies_in_shared_memory_of_a_container(text: str, faulty: bool) -> None:
+    command = "docker exec rank0 df -h /dev/shm" if "G" in text else "docker exec rank0 df /dev/shm"
+    found = diagnose([Reading(command=command, text=text, node="spark1")], theme.CHECKS).findings
+    assert [(f.code, f.verdict) for f in found] == [("MEM_SHM_HUGE", "WARN" if faulty else "PASS")]
+
+
+@pytest.mark.parametrize(
     ("text", "count"),
     [
         ("mem_limit: 100g", 1),
+        ("command: docker run -m 100g --name x image", 1),
+        ("mem_limit: 100g\nMEMGUARD=1", 0),
+        ("mem_limit: 100g\nmemguard: 1", 0),
         ("deploy: {resources: {limits: {memory: 100G}}}", 1),
         ("kv_cache_memory_bytes: 24000000000", 1),
         ("mem_limit: 100g\nmemory_guard: {enabled: true}", 0),
@@ -273,6 +293,8 @@ def test_caps_on_answers(text: str, faulty: bool) -> None:
         ({"chat_template_kwargs": {"enable_thinking": "False"}}, True),
         ({"chat_template_kwargs": {"anything": "0"}}, True),
         ({"stream": "true"}, True),
+        ({"anything_new": "false"}, True),
+        ({"model": "true", "messages": [{"content": "false"}], "stop": "false"}, False),
         ({"extra_body": {"chat_template_kwargs": {"thinking": "no"}}}, True),
         ({"chat_template_kwargs": {"thinking": False}}, False),
         ({"chat_template_kwargs": {"reasoning_effort": "max"}}, False),

@@ -178,6 +178,7 @@ def test_any_table_becomes_a_wish(table: dict[str, object]) -> None:
 ENVIRONMENTS = {
     "lines": ("docker inspect -f '{{range .Config.Env}}{{println .}}{{end}}' r", "A=1\nB=\nC=x=y"),
     "json": ("docker inspect --format='{{json .Config.Env}}' r1", '["A=1","B=","C=x=y"]'),
+    "grep": ('docker inspect rank1 | grep -E "NCCL|_IP"', '      "A=1",\n   "B=",\n "C=x=y"\n'),
     "exec": ("docker exec rank1 env", "A=1\nB=\nC=x=y"),
     "exec in a shell": ("sudo -n docker exec -i rank1 sh -c 'env | sort'", "A=1\nB=\nC=x=y"),
 }  # fmt: skip
@@ -290,6 +291,13 @@ def test_pins_digests_values_transfers_requests_and_bodies() -> None:
     (body,) = read('POST /v1 HTTP/1.1\n\n{"stream": true}\n', what="request body")
     assert isinstance(body, RequestBody)
     assert body.body == {"stream": True}
+
+
+def test_a_request_may_be_a_command_or_a_body() -> None:
+    text = """curl -s http://h/v1/chat/completions -d '{"thinking": "false"}'"""
+    (fact,) = read(text, what="request")
+    assert isinstance(fact, RequestBody)
+    assert fact.body == {"thinking": "false"}
 
 
 def test_a_models_sizes_of_nested_configs() -> None:
