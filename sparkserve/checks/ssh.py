@@ -161,7 +161,7 @@ def _keys(scene: Scene) -> Iterator[Judgement]:
 
 
 def _transfers(scene: Scene) -> Iterator[Judgement]:
-    tests = [(place, fact) for place, fact, _ in scene.seen(AddressTests)]
+    tests = scene.each(AddressTests)
     for _, plan, _ in scene.seen(TransferPlan):
         for transfer in plan.transfers:
             target = re.sub(r"^.*@|:(?=/).*$", "", transfer.target)

@@ -9,7 +9,7 @@ from sparkserve.facts.containers import docker_problem
 from sparkserve.facts.docker_output import documents, parse_call
 from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader, bare_command
-from sparkserve.facts.ssh import Connection, last_line, login_status
+from sparkserve.facts.ssh import Connection, accepted_methods, last_line, login_status
 from sparkserve.model.base import Model
 from sparkserve.model.reading import Reading
 
@@ -134,7 +134,10 @@ def _copy(reading: Reading) -> Iterator[Fact]:
             r"(?:([\w.-]+)@)?([\w.-]+):(?:\s|[/~])", reading.text + " " + (reading.command or "")
         )
         user, host = (told[1], told[2]) if told else (None, None)
-        yield Connection(status=status, user=user, host=host, message=last_line(reading.text))
+        yield Connection(
+            status=status, user=user, host=host, methods=accepted_methods(reading.text),
+            message=last_line(reading.text),
+        )  # fmt: skip
         return
     text = re.sub("[\u2018\u2019']", '"', reading.text)
     made = re.search(

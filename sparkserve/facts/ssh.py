@@ -155,7 +155,6 @@ def _login(reading: Reading) -> Iterator[Connection]:
             status = "lost"
         else:
             raise UnusableOutput(f"no outcome of a login: {text.strip()[:100]}")
-    methods = re.search(r"Permission denied \(([^)]*)\)", text)
     if found := re.search(r"(?m)^(?:([\w.-]+)@)?([\w.:-]+): Permission denied \(", text):
         user, host = found[1] or user, found[2] if host is None else host
     yield Connection(
@@ -164,9 +163,15 @@ def _login(reading: Reading) -> Iterator[Connection]:
         host=host,
         port=port,
         offered=tuple(re.findall(r"Offering public key: (.+?)\s*$", text, re.MULTILINE)),
-        methods=tuple(methods[1].split(",")) if methods else (),
+        methods=accepted_methods(text),
         message=last_line(text),
     )
+
+
+def accepted_methods(text: str) -> tuple[str, ...]:
+    """What the server would have accepted, by ssh's last line."""
+    methods = re.search(r"Permission denied \(([^)]*)\)", text)
+    return tuple(methods[1].split(",")) if methods else ()
 
 
 def _target(command: str) -> tuple[str | None, str | None, int | None]:
