@@ -133,7 +133,7 @@ ENDS: tuple[Check, ...] = (
     ),
     Check(
         "PROGRESS.EXIT_137", "ENG_EXIT_137", "A killed container has a known cause",
-        ("watch", "doctor"), "error", "memory", (), _exits,
+        ("watch", "doctor"), "error", "memory", (Containers,), _exits,
         why="137 is SIGKILL, and only the kernel's log, a guard's journal or docker say by whom",
         fix="lower what the ranks take together: sparkserve plan",
         symptom="A container is gone with exit code 137, and nothing in its log says why.",
