@@ -133,7 +133,7 @@ def _packages(reading: Reading) -> Iterator[Packages]:
         names = re.findall(r"(?m)^Name: (\S+)\s*\nVersion: (\S+)", text)
         versions = {normalised(name): version for name, version in names}
     else:
-        rows = re.findall(r"(?m)^([A-Za-z0-9][\w.-]*)(?:==|\s+)(\d\S*)(?:\s.*)?$", text)
+        rows = re.findall(r"(?m)^([A-Za-z0-9][\w.-]*)(?:==|[ \t]+)(\d\S*)(?:[ \t].*)?$", text)
         versions = {normalised(name): version for name, version in rows}
     if not versions:
         raise UnusableOutput("no list of packages")
