@@ -206,6 +206,16 @@ VAGUE: tuple[Pattern, ...] = (
         source="SGLang 0.5.23",
     ),
     Pattern(
+        "died-part",
+        regex(
+            r"See (?:the )?(?:root cause|stack trace)|EngineDeadError"
+            r"|scheduler died during initialization|Subprocess \S+ \(pid=\d+\) crashed"
+        ),
+        "consequence",
+        "a process of this rank died",
+        source="SGLang 0.5.23, vLLM 0.11",
+    ),
+    Pattern(
         "traceback",
         regex(r"Traceback \(most recent call last\)"),
         "fault",

@@ -44,7 +44,10 @@ _MILD = re.compile(
 )
 _LOUD = re.compile(r"NCCL (?:WARN|INFO)|sparkserve: FATAL")
 """Words of a level that say nothing about how grave the line is."""
-_INSIDE = re.compile(r"^\s|^\[[^\]]*\]:?\s{2,}|Traceback \(most recent call last\)|^$")
+_INSIDE = re.compile(
+    r"^\s|^\[[^\]]*\]:?\s{2,}|Traceback \(most recent call last\)|^$"
+    r"|^(?:\([^)]*\) )?(?:ERROR|CRITICAL)\b"
+)
 """Lines that belong to a traceback or a dump."""
 
 

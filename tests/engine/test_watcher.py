@@ -152,6 +152,18 @@ class TestWeight:
         watcher = fed((0, "ValueError: no such tuning file"), *work, (0, "MemoryError"))
         assert named(watcher) == (0, "out-of-memory")
 
+    def test_root_of_a_long_report_of_vllm_is_the_cause(self) -> None:
+        head = "(EngineCore_DP0 pid=276) ERROR 09-14 10:21:10 [core.py:710] "
+        frames = [(0, f'{head}  File "/x/{n}.py", line {n}, in f') for n in range(150)]
+        watcher = fed(
+            (0, f"{head}Traceback (most recent call last):"), *frames,
+            (0, f"{head}ValueError: bad block size"), *frames,
+            (0, "RuntimeError: Engine core initialization failed. See root cause above."),
+        )  # fmt: skip
+        cause = watcher.cause()
+        assert cause is not None
+        assert cause.meaning == "the engine raised ValueError: bad block size"
+
     def test_first_of_two_known_errors_close_together_is_the_cause(self) -> None:
         watcher = fed((0, "Unable to find address for: enp9"), (0, "a line"), (0, "MemoryError"))
         assert named(watcher) == (0, "no-interface")
