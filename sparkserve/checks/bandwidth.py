@@ -164,6 +164,10 @@ def _collective(scene: Scene) -> Iterator[Judgement]:
             )  # fmt: skip
 
 
+_ONLY_ON_REQUEST = (
+    "a test is a load: it runs only where `sparkserve doctor --bandwidth` asks for it"
+)
+
 CHECKS: tuple[Check, ...] = (
     Check(
         "RDMA.BANDWIDTH", "NET_CX7_DEGRADED", "RDMA runs at full speed", ("doctor",),
@@ -172,6 +176,7 @@ CHECKS: tuple[Check, ...] = (
         " power warning of 27 W says nothing: healthy nodes print it, too)",
         fix="cold power cycle: shut down, unplug for 60 s, start, then measure again",
         symptom="The link says 200 Gb/s and PCIe Gen5 x4, yet everything stops near 13 Gb/s.",
+        text_only=_ONLY_ON_REQUEST,
         also=("NET_RDMA_BROKEN", "NET_RDMA_SLOW"),
     ),
     Check(
@@ -180,6 +185,7 @@ CHECKS: tuple[Check, ...] = (
         why="traffic takes another network or a bad cable",
         fix="check the way, the cable and the MTU between the two nodes",
         symptom="Copies between nodes and the start of a run are slow.",
+        text_only=_ONLY_ON_REQUEST,
     ),
     Check(
         "NCCL.BANDWIDTH", "NET_COLLECTIVE_SLOW", "collectives run at full speed", ("doctor",),
@@ -187,5 +193,6 @@ CHECKS: tuple[Check, ...] = (
         why="NCCL uses one half of a port, TCP sockets or a small MTU",
         fix="NCCL_DEBUG=INFO and read the `NET/IB : Using` line: both halves must be in it",
         symptom="Prefill over several nodes is slow though each pair test is fast.",
+        text_only=_ONLY_ON_REQUEST,
     ),
 )  # fmt: skip

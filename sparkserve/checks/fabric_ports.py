@@ -331,7 +331,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "PCIE.WIDTH", "NET_PCIE_NARROW", "the adapter has its full PCIe link", ("doctor",),
-        "error", "hardware", (), _pcie,
+        "error", "hardware", (Links,), _pcie,
         why="a half of the adapter came up with fewer lanes or a lower rate, as with early firmware"
         " of the board",
         fix="update the system firmware, then cold power cycle; read current_link_width again",
@@ -339,7 +339,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "RING.RDMA_LINK_LAYER", "NET_RDMA_LINK_LAYER", "RDMA ports run over Ethernet", ("doctor",),
-        "error", "hardware", (), _layer,
+        "error", "hardware", (Rdma,), _layer,
         why="the adapter is set to InfiniBand, so its ports have no RoCE addresses",
         fix="sudo mlxconfig -d <device> set LINK_TYPE_P1=2, then reboot",
         symptom="Ports are up, but there is no IPv4 GID and no network device.",

@@ -195,10 +195,12 @@ CHECKS: tuple[Check, ...] = (
         fix="set every NCCL_, GLOO_ and TP_ variable on every rank",
         symptom="A correct env file does not help: gloo dies because of an interface that nobody"
         " configured.",
+        text_only="sparkserve's own launch sets these variables for every rank; these are images"
+        " of other launchers",
     ),
     Check(
         "NCCL.CONF", "NET_NCCL_CONF_IN_IMAGE", "no nccl.conf of an image's own",
-        ("prepare", "doctor"), "error", "config", (), _conf,
+        ("prepare", "doctor"), "error", "config", (NcclSettings,), _conf,
         why="NCCL reads /etc/nccl.conf besides the environment, so settings of the image's builder"
         " hold though the launch looks right",
         fix="mount an empty file over /etc/nccl.conf",
@@ -206,7 +208,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "NCCL.VERSION", "NET_NCCL_TOO_OLD", "NCCL is recent and the same everywhere",
-        ("prepare", "doctor", "watch"), "error", "hardware", (), _version,
+        ("prepare", "doctor", "watch"), "error", "hardware", (NcclFiles,), _version,
         why="before 2.29.3 NCCL's proxy loses its operation slots on aarch64 until none of 2048 is"
         " left",
         fix=f"use NCCL {ADVISED} on every rank: mount one library over the image's",
@@ -215,14 +217,14 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "NCCL.RING_PATCH", "NET_RING_TREE", "a ring has the patched NCCL", ("doctor", "launch"),
-        "error", "hardware", (), _ring_library,
+        "error", "hardware", (NcclFiles,), _ring_library,
         why="a stock NCCL builds trees between nodes that no cable joins",
         fix="put the patched library on every node, or join the nodes by a switch",
         symptom="`unhandled system error` in ncclTransportTreeConnect, after all rings connected.",
     ),
     Check(
         "NCCL.ONCE", "NET_NCCL_TWICE", "a process loads one NCCL", ("doctor",),
-        "error", "hardware", (), _twice,
+        "error", "hardware", (NcclFiles,), _twice,
         why="the image's library is mapped beside the overlay's",
         fix="mount the overlay only, and take the other library off LD_LIBRARY_PATH",
         symptom="DeepEP says that there are two NCCL runtimes.",

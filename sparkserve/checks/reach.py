@@ -30,6 +30,8 @@ SMALL_PAYLOAD_BYTES = 1472
 def _firewall(scene: Scene) -> Iterator[Judgement]:
     """Static rules and tried connections of one node are one finding; what was tried decides."""
     if is_alone(scene):
+        for place, _ in scene.blind(Ufw):
+            yield Judgement(place, "skipped", observed="one node alone has no fabric")
         return
     closed = {place: _closed_by(scene, place) for place in _guarded(scene)}
     tried: dict[str | None, list[Connection]] = {}
@@ -288,7 +290,7 @@ def _fatal(lines: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
 CHECKS: tuple[Check, ...] = (
     Check(
         "PORT.REACHABLE", "NET_FIREWALL", "the fabric's ports are open", ("doctor",),
-        "error", "hardware", (), _firewall,
+        "error", "hardware", (Ufw,), _firewall,
         why="NCCL, gloo and the message queues use ephemeral ports in both directions, so opening"
         " only the API's and the rendezvous' port is not enough",
         fix="sudo ufw allow in on <fabric interface> from <fabric network>",
@@ -297,7 +299,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "PEER.CONTROL", "NET_PEER_SILENT", "nodes answer each other", ("doctor",),
-        "error", "hardware", (), _control,
+        "error", "hardware", (Echoes,), _control,
         why="nodes that do not answer each other cannot form a cluster",
         fix="check cable, address and firewall between the two nodes",
         symptom="A node cannot be reached from another one.",
@@ -305,7 +307,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "RING.JUMBO_PING", "NET_JUMBO_BLOCKED", "long packets pass", ("doctor", "launch"),
-        "error", "hardware", (), _jumbo,
+        "error", "hardware", (Echoes,), _jumbo,
         why="packets of the interface's full length do not arrive: a switch or the other end has a"
         " smaller MTU, or the way is dead",
         fix="set MTU 9000 at both ends and on the switch",
@@ -323,7 +325,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "NET.AER", "NET_CX7_AER_FATAL", "no fatal PCIe error", ("doctor", "watch"),
-        "error", "hardware", (), _aer,
+        "error", "hardware", (KernelLog,), _aer,
         why="the adapter died on the PCIe bus before the engine failed; starting the engine again"
         " on this host ends in a lock-up, so its restart is suppressed",
         fix="reboot the node; do not restart the engine before; then update the adapter's firmware",

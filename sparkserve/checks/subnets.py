@@ -305,6 +305,8 @@ CHECKS: tuple[Check, ...] = (
         " unless it is told one; over Wi-Fi or the office network its peers cannot reach it",
         fix="set SGLANG_HOST_IP per node to its fabric address",
         symptom="All ranks print that CustomAllreduce is disabled, then nothing more, at 1 % CPU.",
+        text_only="sparkserve's own launch sets the address for every rank; these are the variables"
+        " of other launchers",
     ),
     Check(
         "RING.ADDRESS", "NET_ADDRESS_MISSING", "fabric addresses are held", ("doctor", "launch"),
@@ -316,7 +318,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "RING.ROUTE", "NET_RENDEZVOUS_ROUTE", "ways to the others lead over the fabric",
-        ("doctor", "launch"), "error", "hardware", (), _rendezvous,
+        ("doctor", "launch"), "error", "hardware", (Routes,), _rendezvous,
         why="ranks would meet over the management network or Wi-Fi, or not at all",
         fix="give the fabric interface its address and mask",
         symptom="The rendezvous times out, or all traffic is as slow as the office network.",

@@ -10,7 +10,7 @@ import ipaddress
 import re
 from collections.abc import Iterator, Sequence
 
-from sparkserve.checks.check import Check, Judgement, passed
+from sparkserve.checks.check import Check, Judgement, passed, unknown
 from sparkserve.checks.fabric_view import at, topology
 from sparkserve.checks.scene import Scene
 from sparkserve.facts.fabric_names import fabric_name
@@ -37,6 +37,9 @@ def _judge(scene: Scene) -> Iterator[Judgement]:
     needed = _needs_transit(scene)
     if needed is False:
         return
+    if needed:
+        for place, unread in scene.blind(PacketFilter):
+            yield unknown(place, unread)
     kinds = (Forwarding, PacketFilter)
     for place in dict.fromkeys(p for kind in kinds for p, _ in scene.each(kind)):
         forwarding, rules = at(scene, place, Forwarding), at(scene, place, PacketFilter)
@@ -208,7 +211,7 @@ def _network(text: str) -> ipaddress.IPv4Network | None:
 CHECKS: tuple[Check, ...] = (
     Check(
         "RING.TRANSIT", "NET_TRANSIT_DROPPED", "a ring's nodes pass on packets", ("doctor",),
-        "error", "hardware", (), _judge,
+        "error", "hardware", (Forwarding,), _judge,
         why="every node of a ring must pass on packets of the others, and installing Docker makes"
         " the kernel drop them",
         fix="ip_forward=1 and DOCKER-USER ACCEPT between the two fabric interfaces, both ways",

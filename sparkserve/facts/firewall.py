@@ -298,8 +298,9 @@ iptables -w 2 -S 2>/dev/null || sudo -n iptables -w 2 -S 2>&1 || \
 def _script_ufw(_: Context) -> str:
     return """\
 command -v ufw >/dev/null 2>&1 || { echo "ufw: command not found"; exit 0; }
-ufw status verbose 2>/dev/null || sudo -n ufw status verbose 2>/dev/null || \
-  echo "ufw: command not found (or root only)"
+ufw status verbose 2>/dev/null || sudo -n ufw status verbose 2>/dev/null || {
+  if grep -qs '^ENABLED=no' /etc/ufw/ufw.conf; then echo "Status: inactive"
+  else echo "only root may ask ufw"; fi; }
 """
 
 
