@@ -53,6 +53,8 @@ class Scene:
     profile: tuple[tuple[str, Any], ...] = ()
     """Sections of the profile that differ."""
     topology: str = "switch"
+    nodes: int = 4
+    """How many nodes the cluster has."""
 
 
 # -- ways to break a node ------------------------------------------------------------------------

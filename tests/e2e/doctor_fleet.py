@@ -75,9 +75,11 @@ class DoctorFleet:
     def nodes(self) -> tuple[Node, ...]:
         return self.testbed.nodes
 
-    def write_cluster(self, *, topology: str = "switch") -> None:
-        """The cluster's file."""
-        text = self.testbed.cluster_toml(name="fleet", root=ROOT)
+    def write_cluster(self, *, topology: str = "switch", count: int = 4) -> None:
+        """The cluster's file, over the first nodes."""
+        text = "\n[[nodes]]".join(
+            self.testbed.cluster_toml(name="fleet", root=ROOT).split("\n[[nodes]]")[: count + 1]
+        )
         lines = [line for line in text.splitlines() if not line.startswith('name = "fleet"')]
         changed = "\n".join(lines).replace('topology = "switch"', f'topology = "{topology}"')
         (self.config / "clusters/fleet.toml").write_text(changed + "\n")

@@ -273,4 +273,23 @@ SCENES = (
         arguments=("--only", "NET_TRANSIT_DROPPED"),
         topology="ring",
     ),
+    Scene(
+        "bandwidth",
+        (
+            Case(
+                "a fabric link carries a fraction of its rate",
+                2,
+                lambda _, node: node.rate(500, device=FABRIC),
+                "NET_CX7_DEGRADED",
+                r"degraded: (1\d|2[0-4])\.\d+ Gb/s on rocep1s0f0 to spark1",
+                r"cold power cycle",
+                also=(1,),
+                follows=("NET_TCP_SLOW",),
+            ),
+        ),
+        # each pair is measured for seconds, so a pair must do
+        arguments=("--bandwidth", "--only", "NET_CX7_DEGRADED,NET_TCP_SLOW"),
+        profile=(("parallel", {"tp": 2}),),
+        nodes=2,
+    ),
 )

@@ -298,7 +298,6 @@ SCENES = (
                 "STO_NOT_LOCAL",
                 r"/mnt/nvme/engram is on tmpfs",
                 r"NVMe",
-                "info",
             ),
         ),
     ),

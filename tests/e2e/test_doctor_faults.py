@@ -64,7 +64,7 @@ def look(fleet: DoctorFleet) -> Look:
             for case in scene.cases:
                 node = fleet.nodes[(case.node or 1) - 1]
                 broken.enter_context(case.inject(fleet, node))
-            fleet.write_cluster(topology=scene.topology)
+            fleet.write_cluster(topology=scene.topology, count=scene.nodes)
             profile = fleet.write_profile(scene.name, **dict(scene.profile))
             answer = fleet.doctor("--save", bundle, *scene.arguments, profile=profile)
         fleet.write_cluster()
