@@ -12,7 +12,7 @@ from sparkserve.facts.wanted import Wanted, normal, setting, wanted_of
 from sparkserve.units import GIB, KIB, MIB, TIB
 
 _OFF = ("", "0", "false", "no", "off", "none", "null", "disabled", "never")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])i?)?b?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*(?:([kmgt])i?)?b?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
 
 

@@ -10,6 +10,8 @@ from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader
 from sparkserve.model.reading import Reading
 
+_MOST = 10**12
+
 
 class ModelConfig(Fact):
     """What a checkpoint says of itself."""
@@ -21,7 +23,7 @@ class ModelConfig(Fact):
         """The first of these settings that is a positive whole number; None where none is."""
         for name in names:
             value = self.values.get(name)
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MOST:
                 return value
         return None
 

@@ -183,7 +183,7 @@ def _mounts_of(line: str) -> list[Mount]:
 
 def _pins(reading: Reading) -> Iterable[Fact]:
     pattern = re.compile(
-        r"([A-Za-z0-9][\w.\-]*)(?:\[[^\]]*\])?\s*((?:[=<>!~]=?=?\s*[\w.*+!]+,?\s*)+)"
+        r"([A-Za-z0-9][\w.\-]*)(?:\[[^\]]*\])? ?((?:(?:[=~!]?==|~=|[<>]=?) ?[\w.*+]+(?:, ?|$))+)"
     )
     found = []
     for line in re.split(r"[\n;]", reading.text):

@@ -21,7 +21,8 @@ _DEEPEST = 40
 _NULLS = ("", "~", "null", "Null", "NULL")
 _TRUE = ("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON")
 _FALSE = ("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF")
-_LINE = re.compile(r"\s*(?:export\s+|-e\s+|--env[ =])?([A-Za-z_][\w.\-]*)\s*([=:])\s*(.*?)\s*")
+_LONGEST_LINE = 10_000
+_LINE = re.compile(r"(?:export\s+|-e\s+|--env[ =])?([A-Za-z_][\w.\-]*)\s*([=:])(.*)")
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?[A-Za-z_]\w*=.*")
 
 
@@ -104,10 +105,11 @@ def _lines(text: str) -> dict[str, Any] | None:
     """Settings one a line; lines of another form are passed over."""
     table: dict[str, Any] = {}
     for line in text.splitlines():
-        found = None if line.lstrip().startswith("#") else _LINE.fullmatch(line)
-        if found is None:
+        plain = line.strip()
+        found = None if plain.startswith("#") else _LINE.fullmatch(plain)
+        if found is None or len(line) > _LONGEST_LINE:
             continue
-        value = found[3]
+        value = found[3].strip()
         quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
         if quoted:
             table[found[1]] = value[1:-1]
@@ -162,7 +164,7 @@ def typed(text: str) -> Any:
         return None
     if text in _TRUE or text in _FALSE:
         return text in _TRUE
-    if re.fullmatch(r"[-+]?(0|[1-9][0-9_]*)", text):
+    if re.fullmatch(r"[-+]?(0|[1-9][0-9_]{0,30})", text):
         return int(text)
     if re.fullmatch(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?", text):
         return float(text)

@@ -18,6 +18,9 @@ from sparkserve.model.cluster import Cluster
 from sparkserve.model.profile import Profile
 from sparkserve.model.reading import Reading
 
+_MOST = 10**15
+"""No count that people write is larger."""
+
 
 class Wanted(Fact):
     """The wish; None = not said."""
@@ -86,15 +89,15 @@ def whole_number(value: Any) -> int | None:
     """
     if isinstance(value, bool):
         return None
-    if isinstance(value, int):
-        return value
-    if isinstance(value, float):
-        return int(value) if math.isfinite(value) and value == int(value) else None
-    found = re.fullmatch(r"([-+]?\d[\d_,]*)\s*(|k|m|ki|mi)", str(value).strip().lower())
+    if isinstance(value, int | float):
+        whole = abs(value) < _MOST and value == int(value)
+        return int(value) if whole else None
+    found = re.fullmatch(r"([-+]?\d[\d_,]{0,20})\s*(|k|m|ki|mi)", str(value).strip().lower())
     if found is None:
         return None
     factor = {"": 1, "k": 1000, "m": 1_000_000, "ki": 1024, "mi": 1_048_576}[found[2]]
-    return int(found[1].replace("_", "").replace(",", "")) * factor
+    number = int(found[1].replace("_", "").replace(",", "")) * factor
+    return number if abs(number) < _MOST else None
 
 
 def _fraction(value: Any) -> float | None:
@@ -102,7 +105,7 @@ def _fraction(value: Any) -> float | None:
         return None
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 

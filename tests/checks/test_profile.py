@@ -560,3 +560,21 @@ def test_every_rule_tells_why_what_mends_it_and_what_users_see() -> None:
         assert check.fix
         assert check.symptom
     assert len({check.id for check in theme.CHECKS}) == len(theme.CHECKS)
+
+
+NONSENSE = ["9" * 3000, 10**400, -1, 0, 1e308, 1.5, "", None, True, [], {}, [1], {"a": 10**400}]
+
+
+@pytest.mark.parametrize("key", [
+    "context_length", "tp", "ep", "nnodes", "max_total_tokens", "shm_size", "mem_limit", "restart",
+    "default_max_tokens", "max_num_batched_tokens", "DSV41_FAST_LOAD_EP_SIZE", "workers", "rank_of",
+    "max_running_requests", "dcp_size", "kv_offload_gb", "topology", "pp_size",
+])  # fmt: skip
+def test_nonsense_in_a_setting_never_breaks_a_rule(key: str) -> None:
+    sound = {
+        "model": "deepseek-v4.1", "tp": 3, "topology": "ring", "nnodes": 4,
+        "attention_backend": "b12x", "speculative_algorithm": "DSPARK", "context_length": 8192,
+    }  # fmt: skip
+    for value in NONSENSE:
+        config = json.dumps({"num_attention_heads": value, "moe_intermediate_size": 5})
+        judged(("profile", json.dumps(sound | {key: value})), ("config.json", config))

@@ -129,3 +129,11 @@ def test_this_machines_memory_is_its_own(run: Run, own_profile: Path) -> None:
 def test_without_runs_nothing_is_learned(run: Run) -> None:
     assert runs.list_runs() == []
     assert run("plan", "-p", TP4, "--json").data["learned"] is None
+
+
+def test_the_guide_shows_what_the_command_prints() -> None:
+    root = Path(__file__).parent.parent.parent
+    guide = (root / "docs" / "guides" / "memory-plan.md").read_text()
+    golden = (Path(__file__).parent / "golden" / "plan-fits-80.txt").read_text()
+    begin, end = guide.index("   TERM"), guide.index("\nmemory: fits")
+    assert guide[begin:end] in golden
