@@ -28,6 +28,8 @@ _PROGRAM = "sparkserve"
 _EPILOG = """\
 The flow:
   sparkserve cluster init lab --hosts spark1,spark2 --default  who the nodes are
+  sparkserve doctor                                            what is wrong
+  sparkserve plan                                              does it fit
   sparkserve pack                                              rows onto NVMe
   sparkserve launch --dry-run                                  what would happen
   sparkserve launch                                            until it answers

@@ -59,7 +59,7 @@ def add_to(app: typer.Typer) -> None:
 def plan(
     console: Console, options: PlanOptions, target: TargetOptions, tuning: TuningOptions
 ) -> int:
-    """Show what a profile takes of each node's memory, and whether it fits.
+    """Show whether a profile fits the memory of its nodes.
 
     Without --live no node is asked: the memory of a Spark is assumed, and only this machine's
     is read. A combination that cannot boot is refused with the term that breaks and the nearest

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from sparkserve.checks.scene import rank_by_name
 from sparkserve.facts.registry import READERS
 from sparkserve.model.diagnosis import Bundle, Unread
 from sparkserve.model.reading import Reading
@@ -58,7 +59,8 @@ def _by_name(text: str, name: str, label: str, node: str | None) -> Iterator[Rea
     first, dash, rest = stem.partition("-")
     stems = [(stem, node)]
     if dash and rest:
-        stems.append((rest, node or first))
+        split = (rest, node or first)
+        stems = [split, *stems] if rank_by_name(first) is not None else [*stems, split]
     for one, place in stems:
         spaced = re.sub(r"[-_]+", " ", one)
         for command in dict.fromkeys((one, spaced)):

@@ -200,14 +200,14 @@ def _group_lines(group: _Alike) -> list[Line]:
     if not matters(first):
         return lines
     if first.why:
-        lines.append(line("    ", Span(f"{'why':>{_MARK - 1}} ", "dim"), one_line(first.why)))
+        lines.append(line("    ", Span(f"{'why':>{_MARK - 2}}  ", "dim"), one_line(first.why)))
     for fix in dict.fromkeys(finding.fix for finding in group.findings if finding.fix):
         lines += [
-            pasted("    ", Span(f"{'fix':>{_MARK - 1}} ", "dim"), part) for part in fix.splitlines()
+            pasted("    ", Span(f"{'fix':>{_MARK - 2}}  ", "dim"), part) for part in fix.splitlines()
         ]
     seen = list(dict.fromkeys(text for f in group.findings for text in f.evidence))
     shown = [*seen[:_EVIDENCE_LINES], *([f"and {len(seen) - 3} more"] if len(seen) > 3 else [])]
-    lines += [line("    ", Span(f"{'seen':>{_MARK - 1}} ", "dim"), one_line(t)) for t in shown]
+    lines += [line("    ", Span(f"{'seen':>{_MARK - 2}}  ", "dim"), one_line(t)) for t in shown]
     return lines
 
 

@@ -11,6 +11,7 @@ from sparkserve import __version__
 from tests.cli.conftest import Run
 
 COMMANDS = [
+    ("doctor",),
     ("plan",),
     ("pack",),
     ("launch",),
