@@ -81,7 +81,8 @@ def validate(
 ) -> int:
     """Check profiles and name all that is wrong with them.
 
-    Exit code 2 where one of them is not valid.
+    Settings that cannot work together are wrong too; `sparkserve plan` adds up the memory. Exit
+    code 2 where one of them is not valid.
     """
     lines: list[Line] = []
     data = []
@@ -98,6 +99,7 @@ def _judged(file: str) -> tuple[list[Line], str | None]:
     """One file's lines, and what is wrong with it; None = nothing."""
     from sparkserve import profiles
     from sparkserve.adapters import registry
+    from sparkserve.ops.plan import rules_broken
     from sparkserve.report.profile_view import invalid_lines, valid_lines
 
     try:
@@ -105,6 +107,12 @@ def _judged(file: str) -> tuple[list[Line], str | None]:
         registry.validate(resolved.profile.adapters)
     except ConfigError as error:
         return invalid_lines(file, error.message), error.message
+    broken = [
+        f"{finding.observed}, expected {finding.expected} ({finding.code})"
+        for finding in rules_broken(resolved.profile)
+    ]
+    if broken:
+        return invalid_lines(file, "\n".join(broken)), "\n".join(broken)
     return valid_lines(resolved), None
 
 

@@ -288,6 +288,13 @@ def _text(path: Path) -> str:
         return ""
 
 
+def rules_broken(profile: Profile) -> tuple[Finding, ...]:
+    """Rules that a profile breaks whatever its nodes: those that would stop a launch."""
+    names = [f"spark{number}" for number in range(1, profile.parallel.tp + 1)]
+    found = _findings(profile, clusters.from_hosts(names), None)
+    return tuple(finding for finding in found if finding.blocks)
+
+
 def _findings(
     profile: Profile, cluster: Cluster, config: ModelConfig | None
 ) -> tuple[Finding, ...]:

@@ -140,3 +140,18 @@ def test_valid_profile_ends_with_0(run: Run, own_profile: Path) -> None:
 
 def test_show_is_toml(run: Run) -> None:
     tomllib.loads(run("profile", "show", "local-demo").out)
+
+
+def test_validate_judges_settings_that_cannot_work_together(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "three.toml"
+    path.write_text(
+        '[model]\npath = "DeepSeek-V4.1-Flash"\nserved_name = "v41"\n[parallel]\ntp = 3\n'
+        '[fabric.nccl]\nNCCL_NET = ""\n'
+    )
+    outcome = run("profile", "validate", str(path))
+    assert outcome.code == 2
+    assert "num_attention_heads 64 % 3 = 1" in outcome.out
+    assert "(ENG_TP_DIVISIBILITY)" in outcome.out
+    assert "fabric.nccl.NCCL_NET=" in outcome.out
+    path.write_text(path.read_text().replace("tp = 3", "tp = 4").replace('NCCL_NET = ""', ""))
+    assert run("profile", "validate", str(path)).code == 0
