@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 from sparkserve.checks.check import Check, Judgement
 from sparkserve.checks.scene import Scene, evidence
+from sparkserve.engine.host_lines import LINES
 from sparkserve.facts.container_kinds import Container, Containers
 from sparkserve.facts.kernel_log import KernelLog
+from sparkserve.facts.logs import ServiceJournal
 from sparkserve.facts.reader import Fact
 from sparkserve.facts.samples import StateSamples
 
@@ -17,6 +19,9 @@ DEAD_SAMPLES = 3
 """Samples in a row that must say that the container is gone (case ENG_DEAD_WORKER_WAIT)."""
 _DEAD = ("exited", "dead", "missing", "removing")
 _KILLED = 137
+_KILLERS = re.compile(r"(?i)[\w-]*(?:earlyoom|oomd|nohang|anti-oom|oom-?guard)[\w-]*")
+"""Names of guards of memory in user space (case MEM_USERSPACE_KILLER)."""
+_KILL_LINE = next(pattern for pattern in LINES if pattern.name == "userspace-kill")
 _TASK = re.compile(
     r"oom-kill:(?=.*task_memcg=(?P<group>[^,\s]*))(?=.*\btask=(?P<name>[^,]+))"
     r"(?=.*\bpid=(?P<pid>\d+))"
@@ -97,6 +102,17 @@ def _killed(scene: Scene, place: str | None, box: Container) -> Judgement:
             fix="raise the container's memory limit, or lower what the engine takes",
             evidence=shown(scene, Containers),
         )
+    killer = _killer(scene, place)
+    if killer is not None:
+        unit, line = killer
+        return Judgement(
+            place, "fail", code="MEM_USERSPACE_KILLER",
+            observed=f"{name} ended with 137: killed by {unit}: {line.strip()[:200]}",
+            expected="no guard of memory that cannot tell a server from a leak",
+            why="a server holds most of the memory by design, and such a guard takes it for a leak",
+            fix=f"sudo systemctl disable --now {unit}",
+            evidence=(*shown(scene, Containers, ServiceJournal), line.strip()[:300]),
+        )  # fmt: skip
     unseen = "the kernel's log was not read" if log is None else "no kill in the kernel's log"
     return Judgement(
         place, "unknown", severity="info",
@@ -104,6 +120,16 @@ def _killed(scene: Scene, place: str | None, box: Container) -> Judgement:
         fix="dmesg -T | grep -iE 'oom-kill|out of memory'; journalctl | grep -i SIGKILL",
         evidence=shown(scene, Containers, KernelLog),
     )  # fmt: skip
+
+
+def _killer(scene: Scene, place: str | None) -> tuple[str, str] | None:
+    """(unit, line) of a guard of memory in user space that killed something at this place."""
+    journal = scene.near(place, ServiceJournal)
+    for line in journal.lines if journal is not None else ():
+        told = _KILLERS.search(line) or _KILLERS.search((journal and journal.unit) or "")
+        if told and _KILL_LINE.regex.search(line):
+            return told[0], line
+    return None
 
 
 def _dead(scene: Scene) -> Iterator[Judgement]:
@@ -137,5 +163,6 @@ ENDS: tuple[Check, ...] = (
         why="137 is SIGKILL, and only the kernel's log, a guard's journal or docker say by whom",
         fix="lower what the ranks take together: sparkserve plan",
         symptom="A container is gone with exit code 137, and nothing in its log says why.",
+        also=("MEM_USERSPACE_KILLER",),
     ),
 )  # fmt: skip

@@ -60,7 +60,8 @@ _AROUND: tuple[Pattern, ...] = (
         ("ENG_EXIT_137",), source="B72", stream="kernel",
     ),
     Pattern(
-        "userspace-kill", regex(r"SIGKILL .*|sending SIG\w+ .*"), "evidence",
+        "userspace-kill",
+        regex(r"SIGKILL .*|(?i:sending) SIG\w+ .*|Killed /\S+ due to memory"), "evidence",
         "a guard of memory in user space killed a process", ("MEM_USERSPACE_KILLER",),
         source="B35", stream="journal",
     ),

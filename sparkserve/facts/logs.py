@@ -57,6 +57,14 @@ class EngineLog(Fact):
         )
 
 
+class ServiceJournal(Fact):
+    """What systemd units other than the kernel and the engine wrote."""
+
+    lines: tuple[str, ...]
+    unit: str | None = None
+    """The unit that was asked for; None = not said."""
+
+
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _SILENCE = re.compile(
     r"(?i)(?:(?:no|nothing|without)\b.{0,40}?\b(?:for|since|in)|quiet for|silent for|unchanged for"
@@ -136,6 +144,16 @@ def _log(reading: Reading) -> Iterable[Fact]:
     )
 
 
+def _journal(reading: Reading) -> Iterable[Fact]:
+    lines = tuple(line.rstrip() for line in reading.text.splitlines() if line.strip())
+    if not lines and reading.rc not in (None, 0, 1):
+        raise UnusableOutput(f"the journal could not be read (exit {reading.rc})")
+    unit = re.search(r"(?:-\w*u[= ]?|--unit[= ])([\w@.:-]+)", reading.command or "")
+    told = re.search(r"(?i)journal of (?:the )?(\S+)", reading.what or "")
+    name = unit[1] if unit else told[1] if told else None
+    yield ServiceJournal(lines=lines, unit=name.removesuffix(".service") if name else None)
+
+
 def _source(reading: Reading) -> Source:
     words = f"{reading.what or ''} {reading.node or ''} {reading.path or ''}".lower()
     if re.search(r"export|nfs", words):
@@ -158,6 +176,7 @@ READERS: tuple[Reader, ...] = (
             r"kubectl logs\b.*",
             r"sparkserve logs\b.*",
             rf"(?:cat|tail|head|grep|less|zcat|sed|awk)\b{_KERNEL}.*\S\.(?:log|out|err)\b.*",
+            r"(?:docker|podman|nerdctl)(?: compose)? exec\b.* (?:cat|tail|head|grep) .*\.log\b.*",
             r"journalctl\b(?!.* -k\b)(?!.*--dmesg).*\b(?:sglang|vllm|sparkserve|engine)\S*.*",
         ),
         paths=(rf"{_KERNEL}.*\.(?:log|out|err)(?:\.\d+)?",),
@@ -167,6 +186,13 @@ READERS: tuple[Reader, ...] = (
             r"(?:tail|end|last lines|excerpt) of (?:the )?(?!.*\b(?:kernel|dmesg)\b).*\blogs?",
             r"docker logs.*",
         ),
+    ),
+    Reader(
+        "logs.journal",
+        (ServiceJournal,),
+        _journal,
+        commands=(r"journalctl\b(?!.* -k\b)(?!.*--dmesg)(?=.* (?:-\w*u\b|--unit\b)).*",),
+        whats=(r"(?:\S+ )?journal(?: of (?!.*\b(?:kernel|boot)\b).*| lines?| tail)?",),
     ),
 )
 ASKS: tuple[Ask, ...] = ()

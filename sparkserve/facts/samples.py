@@ -287,7 +287,7 @@ READERS: tuple[Reader, ...] = (
     Reader("samples.memory", (MemorySamples,), _memory,
            whats=(r".*\bmem(?:ory)?[ _]?avail\w*\b.*", r"(?:free |available )?memory samples.*")),
     Reader("samples.states", (StateSamples,), _states,
-           whats=(r".*\b(?:container )?(?:state|status) samples.*",)),
+           whats=(r".*\b(?:state|status) samples.*", r"container (?:state|status)(?:es|s)?\b.*",)),
     Reader("samples.progress", (ProgressSamples,), _progress,
            whats=(r"(?:rank \d+ |load(?:ing)? |launch )?progress(?: samples)?.*",)),
     Reader("samples.metrics", (MetricScrapes,), _metrics,

@@ -223,6 +223,32 @@ class TestKilled:
         (found,) = self.ended("0123456789ab 137 false", self.OOM.format("0123456789ab" + "c" * 52))
         assert "victim python3" in found.observed
 
+    @pytest.mark.parametrize(
+        ("line", "unit"),
+        [
+            ("Sep 14 10:44:31 gx1 dgx-anti-oom[1312]: MemAvailable 6.1 GiB, sending SIGKILL to "
+             "21951 (VLLM::EngineCore)", "dgx-anti-oom"),
+            ("earlyoom[9]: sending SIGTERM to process 77 uid 0 'python3': badness 9", "earlyoom"),
+            ("systemd-oomd[8]: Killed /system.slice/docker-01.scope due to memory used by it",
+             "systemd-oomd"),
+        ],
+    )  # fmt: skip
+    def test_guard_of_memory_in_user_space_is_named_by_its_journal(
+        self, line: str, unit: str
+    ) -> None:
+        journal = Reading(text=line, command=f"journalctl -u {unit}.service --no-pager")
+        box = Reading(text="0123456789ab 137 false", command=self.INSPECT)
+        (found,) = judged(box, journal)
+        assert (found.code, found.verdict) == ("MEM_USERSPACE_KILLER", "FAIL")
+        assert f"killed by {unit}" in found.observed
+        assert unit in found.fix
+
+    def test_journal_without_a_kill_names_nobody(self) -> None:
+        journal = Reading(text="earlyoom[9]: mem avail: 80 %", command="journalctl -u earlyoom")
+        box = Reading(text="0123456789ab 137 false", command=self.INSPECT)
+        (found,) = judged(box, journal)
+        assert (found.code, found.outcome) == ("ENG_EXIT_137", "unknown")
+
     def test_own_limit_is_told_apart(self) -> None:
         (found,) = self.ended("0123456789ab 137 true")
         assert "its own memory limit" in found.observed
