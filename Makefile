@@ -1,5 +1,5 @@
 # Two commands do all their own set-up: `make demo` and `make test`. See `make help`.
-.PHONY: help setup engine demo demo-stop test lint format bench-cli gpu-kit gpu-test bench-store rehearse clean
+.PHONY: help setup engine demo demo-stop test lint format bench-cli bench-doctor gpu-kit gpu-test bench-store rehearse clean
 
 SETUP = sh tools/python.sh tools/setup.py
 VENV = .venv/bin
@@ -13,6 +13,7 @@ help:
 	@echo "make lint       ruff, formatting, mypy"
 	@echo "make format     let ruff mend what it can"
 	@echo "make bench-cli  how fast the command line starts, and a launch on 4 nodes against 1 (root)"
+	@echo "make bench-doctor doctor over 4 simulated nodes and over 16, in one run (root)"
 	@echo "make gpu-kit    packages for a machine with a Hopper GPU and no network (tests/gpu)"
 	@echo "make gpu-test   on such a machine: rows in CUDA graphs, prefetching, real servers"
 	@echo "make bench-pack packing of Engram rows against a direct copy of the same bytes"
@@ -55,6 +56,10 @@ bench-cli:
 	@$(SETUP) dev
 	@$(VENV)/python tools/bench_cli.py
 	@$(VENV)/python tools/bench_fanout.py
+
+bench-doctor:
+	@$(SETUP) testbed
+	@$(VENV)/python tools/bench_doctor.py $(ARGS)
 
 gpu-kit:
 	@$(SETUP) dev
