@@ -182,14 +182,14 @@ def _clock(scene: Scene) -> Iterator[Judgement]:
 CHECKS: tuple[Check, ...] = (
     Check(
         "GPU.PRESENT", "GPU_ABSENT", "the GPU answers",
-        ("doctor", "launch"), "error", "hardware", (), _gpu,
+        ("doctor", "launch"), "error", "hardware", (Gpus,), _gpu,
         why="without the GPU's driver no engine starts",
         fix="nvidia-smi -L; sudo dmesg | grep -i nvrm; a reboot after an update of the driver",
         symptom="`No devices were found`, or nvidia-smi cannot talk to the driver.",
     ),
     Check(
         "GPU.DRM", "GPU_DRM_SETTINGS", "the display's memory is free for rows",
-        ("doctor",), "error", "hardware", (), _drm,
+        ("doctor",), "error", "hardware", (DrmSettings,), _drm,
         why="rows kept in the display's reserve need modeset without a framebuffer console",
         fix="options nvidia_drm modeset=1 fbdev=0 in /etc/modprobe.d, then reboot; no desktop",
         symptom="The cache of rows in the display's reserve cannot be made.",
@@ -203,7 +203,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "HOST.SYNC", "HOST_CLOCK_SKEW", "the clock is kept by a time server",
-        ("doctor", "launch"), "warning", "hardware", (), _clock,
+        ("doctor", "launch"), "warning", "hardware", (ClockState,), _clock,
         why="logs of ranks whose clocks drift apart cannot be put in order",
         fix="sudo timedatectl set-ntp true",
         symptom="The earliest error of a failed launch is on the wrong rank.",
@@ -219,7 +219,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "HOST.WIFI_ROUTE", "HOST_WIFI_OOPS", "nodes are managed by cable",
-        ("doctor",), "warning", "hardware", (), _wifi_route,
+        ("doctor",), "warning", "hardware", (Routes,), _wifi_route,
         why="the Wi-Fi driver can take the whole network of the node down",
         fix="connect the wired port and switch Wi-Fi off: sudo nmcli radio wifi off",
         symptom="A node becomes unreachable although its cable is fine.",

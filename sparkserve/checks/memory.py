@@ -253,7 +253,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "MEM.UNIFIED", "MEM_SMI_NA", "memory is read from the kernel, not from nvidia-smi",
-        ("doctor", "watch"), "info", "memory", (), _unified,
+        ("doctor", "watch"), "info", "memory", (GpuSamples,), _unified,
         why="nvidia-smi has no figure for unified memory and prints [N/A]",
         fix="read /proc/meminfo on the host",
         symptom="A dashboard shows 0 GB used on a full node, and a second model is sent there.",

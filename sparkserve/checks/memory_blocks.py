@@ -191,7 +191,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "MEM.NVRM", "MEM_NVRM_LINE_ALONE", "the driver's out-of-memory lines, weighed",
-        ("watch", "doctor"), "info", "memory", (), _driver_lines,
+        ("watch", "doctor"), "info", "memory", (KernelLog,), _driver_lines,
         why="the driver logs this line on paths that recover, too: starts with 23 of them served",
         fix="nothing, where the engine goes on",
         symptom="`NV_ERR_NO_MEMORY ... _memdescAllocInternal` in dmesg during a start.",

@@ -178,7 +178,7 @@ def _need(scene: Scene, place: str | None) -> tuple[float, str]:
 CHECKS: tuple[Check, ...] = (
     Check(
         "MEM.TEST", "MEM_TEST_TOO_BIG", "a test's buffers fit beside everything else",
-        ("doctor",), "error", "memory", (), _too_big,
+        ("doctor",), "error", "memory", (Request,), _too_big,
         why="a collective holds about twice its size in the one pool of memory; 16 GB froze a node",
         fix="ask for a smaller test: sparkserve doctor --bandwidth --size 256M",
         symptom="The documented NCCL validation with 16 GB freezes a node until a power cycle.",
@@ -186,7 +186,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "MEM.RECLAIM", "MEM_NOT_RECLAIMED_YET", "memory has come back after a stop",
-        ("launch",), "warning", "memory", (), _reclaimed,
+        ("launch",), "warning", "memory", (MemorySamples,), _reclaimed,
         why="a container's exit and the driver's return of its memory are different events",
         fix="wait and look again: launch and stop wait for measured memory",
         symptom="The old container is gone, and the new one dies in its first CUDA call; a minute"

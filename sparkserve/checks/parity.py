@@ -187,11 +187,12 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "RANK.ENVIRONMENT", "ENG_ENV_NOT_ON_WORKER", "every rank has the head's variables",
-        ("launch", "doctor"), "error", "config", (), _environment,
+        ("launch", "doctor"), "error", "config", (Environment,), _environment,
         why="a launcher set variables on the head alone; a worker then downloads, or computes"
         " otherwise",
         fix="start every rank with one set of variables",
         symptom="The head loads from its cache while a worker asks the Hub, or ranks differ in"
         " their settings.",
+        text_only="launch itself renders one set of variables for all ranks",
     ),
 )  # fmt: skip

@@ -170,7 +170,7 @@ def _unequal(currents: dict[str, float]) -> Iterator[Judgement]:
 CHECKS: tuple[Check, ...] = (
     Check(
         "PWR.CLOCK", "PWR_CLOCK_STUCK", "the GPU clocks up under load",
-        ("doctor", "watch"), "error", "hardware", (), _clock,
+        ("doctor", "watch"), "error", "hardware", (GpuSamples,), _clock,
         why="the platform is in a low-power state although nothing reports a limit; a reboot and"
         " nvidia-smi -lgc do not clear it",
         fix="shut the node down, unplug the supply from wall and box for 60 s, start it with the"
@@ -180,14 +180,14 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "PWR.HEAT", "PWR_HOT", "the GPU is not near its limit of heat",
-        ("doctor", "watch"), "warning", "hardware", (), _heat,
+        ("doctor", "watch"), "warning", "hardware", (GpuSamples,), _heat,
         why="hot nodes switch themselves off under load",
         fix="more room for air; sudo nvidia-smi -lgc 0,2000",
         symptom="A node switches itself off in the middle of a load.",
     ),
     Check(
         "PWR.CANARY", "PWR_HIDDEN_SLOW_STATE", "a steady piece of work takes its usual time",
-        ("doctor", "watch"), "warning", "hardware", (), _canary,
+        ("doctor", "watch"), "warning", "hardware", (CanarySamples,), _canary,
         why="nodes flip between two states that nvidia-smi does not show; the cause is unknown",
         fix="measure again before a regression is blamed on software; a cold start of the node"
         " may clear it",

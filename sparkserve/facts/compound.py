@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sparkserve.facts import kernel, rdma, unified
+from sparkserve.facts import kernel, unified
 from sparkserve.facts.baseline import NodeBaseline
 from sparkserve.facts.command_form import RUN, parts_of
 from sparkserve.facts.kernel import HostVersions
 from sparkserve.facts.probe import UnusableOutput
-from sparkserve.facts.rdma import Rdma
 from sparkserve.facts.reader import Ask, Fact, Reader
 from sparkserve.facts.unified import Buddyinfo, Compaction, Meminfo
 from sparkserve.model.reading import Reading
@@ -21,10 +20,9 @@ _BY_SHAPE = (
     "unified.meminfo", "unified.free", "unified.buddyinfo", "unified.vmstat", "kernel.cmdline",
     "kernel.firmware", "kernel.versions",
 )  # fmt: skip
-_PORTS = [one for one in rdma.READERS if one.id in ("rdma.devinfo", "rdma.ibstat")]
 # Before the reader of all other files of these folders.
-_FIRMWARE = next(one for one in kernel.READERS if one.id == "kernel.firmware")
-_PARTS = {r.id: r for r in (*unified.READERS, *kernel.READERS) if r.id in _BY_SHAPE}
+_FIRMWARE = kernel.FIRMWARE
+_PARTS = {r.id: r for r in (*unified.READERS, *kernel.READERS, _FIRMWARE) if r.id in _BY_SHAPE}
 
 
 def _readers(command: str) -> list[tuple[str, Reader]]:
@@ -70,24 +68,6 @@ def _read(reading: Reading) -> Iterable[Fact]:
     return facts
 
 
-_DEVICE = re.compile(
-    r"^(?:hca_id:\s*|CA ')(?P<device>\w+)|^\s*(?:fw_ver:|Firmware version:)\s*(?P<firmware>\S+)",
-    re.MULTILINE,
-)
-
-
-def _device_lists(reading: Reading) -> Iterable[Fact]:
-    """``ibv_devinfo`` and ``ibstat``: ports by their own reader, and each device's firmware."""
-    firmware: dict[str, str] = {}
-    device = ""
-    for match in _DEVICE.finditer(reading.text):
-        device = match["device"] or device
-        if match["firmware"] and re.fullmatch(r"\d{2}\.\d{2}\.\d{4}", match["firmware"]):
-            firmware.setdefault(device, match["firmware"])
-    facts = list(next(one for one in _PORTS if one.takes(reading)).parse(reading))
-    return [*facts, HostVersions(nic_firmware=firmware)] if firmware else facts
-
-
 def _driver_of(reading: Reading) -> Iterable[Fact]:
     """``ethtool -i``: firmware of the adapter behind one interface."""
     found = re.search(r"(?m)^firmware-version: (\d{2}\.\d{2}\.\d{4})\b", reading.text)
@@ -104,12 +84,11 @@ def _last_good(reading: Reading) -> Iterable[Fact]:
 
 
 READERS: tuple[Reader, ...] = (
-    _Compound("compound.line", (Meminfo, Buddyinfo, Compaction, HostVersions), _read),
-    _FIRMWARE,
-    Reader(
-        "compound.devices", (Rdma,), _device_lists,
-        commands=tuple(regex for one in _PORTS for regex in one.commands),
+    _Compound(
+        "compound.line", (Meminfo, Buddyinfo, Compaction, HostVersions), _read,
+        commands=(r".+(?:;|&&).+",),
     ),
+    _FIRMWARE,
     Reader(
         "compound.ethtool", (HostVersions,), _driver_of,
         commands=(rf"{RUN}ethtool (?:-i|--driver) \S+",),

@@ -171,6 +171,9 @@ def _owners(reading: Reading) -> Iterable[Fact]:
 
 
 def _drm(reading: Reading) -> Iterable[Fact]:
+    if "No such file" in reading.text:
+        # No such module: a machine without this GPU.
+        return
     values: dict[str, bool] = {}
     lines = [line.strip() for line in reading.text.splitlines() if line.strip()]
     named = re.findall(r"(modeset|fbdev)\W+([YN])\b", reading.text)

@@ -113,6 +113,23 @@ def _firmware_file(reading: Reading) -> Iterator[HostVersions]:
         yield from _versions(reading)
 
 
+_DEVICE = re.compile(
+    r"^(?:hca_id:\s*|CA ')(?P<device>\w+)|^\s*(?:fw_ver:|Firmware version:)\s*(?P<firmware>\S+)",
+    re.MULTILINE,
+)
+
+
+def firmware_in(text: str) -> list[HostVersions]:
+    """Firmware of each device in ``ibv_devinfo`` or ``ibstat``; nothing where none is told."""
+    found: dict[str, str] = {}
+    device = ""
+    for match in _DEVICE.finditer(text):
+        device = match["device"] or device
+        if match["firmware"] and _FIRMWARE.fullmatch(match["firmware"]):
+            found.setdefault(device, match["firmware"])
+    return [HostVersions(nic_firmware=found)] if found else []
+
+
 def _page_size(reading: Reading) -> Iterator[HostVersions]:
     text = reading.text.strip()
     if not re.fullmatch(r"[1-9]\d{2,6}", text):
@@ -188,17 +205,18 @@ def _release(reading: Reading) -> Iterator[HostVersions]:
     )
 
 
+FIRMWARE = Reader(
+    "kernel.firmware", (HostVersions,), _firmware_file,
+    commands=(rf"{RUN}{READ} .*/infiniband/\S*/fw_ver{END}",),
+    paths=(r".*/infiniband/[^/]*/fw_ver",),
+)  # fmt: skip
+"""Stands before the reader of all other files of these folders."""
 READERS: tuple[Reader, ...] = (
     Reader("kernel.own", (HostVersions,), _own, whats=(r"host versions",)),
     Reader(
         "kernel.cmdline", (HostVersions,), _cmdline,
         commands=(rf"{RUN}cat /proc/cmdline{END}",), paths=(r".*proc/cmdline",),
         whats=(r"(?:kernel )?cmdline|kernel command line",),
-    ),
-    Reader(
-        "kernel.firmware", (HostVersions,), _firmware_file,
-        commands=(rf"{RUN}{READ} .*/infiniband/\S*/fw_ver{END}",),
-        paths=(r".*/infiniband/[^/]*/fw_ver",),
     ),
     Reader(
         "kernel.page_size", (HostVersions,), _page_size,
@@ -221,7 +239,8 @@ READERS: tuple[Reader, ...] = (
         ),
         whats=(
             r".*\buname -r\b.*", r".*\bNVRM version\b.*",
-            r"(?:kernel|driver|firmware|host)\b.*\b(?:versions?|release)\b.*",
+            r"(?!host versions$)(?:(?:kernel|driver|firmware|host)\b.*\b)?versions?\b.*",
+            r"kernel release\b.*",
         ),
     ),
 )  # fmt: skip

@@ -85,7 +85,7 @@ READERS: tuple[Reader, ...] = (
         "kernel_log.lines", (KernelLog,), _this_boot,
         commands=(
             rf"{RUN}dmesg(?:[ |'\"].*)?",
-            rf"{RUN}journalctl(?= .*(?:-k\b|--dmesg|_TRANSPORT=kernel|-\w*k\w*\b)).*",
+            rf"{RUN}journalctl(?!.*{_BEFORE})(?= .*(?:--dmesg|_TRANSPORT=kernel|-\w*k\w*\b)).*",
             rf"{RUN}(?:cat|tail|grep|zgrep|less) .*(?:kern\.log|/var/log/dmesg)\S*(?: .*)?",
         ),
         paths=(r".*(?:kern\.log|dmesg)(?:[.\d]*|\.txt|\.log)",),

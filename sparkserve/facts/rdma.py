@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from sparkserve.facts.kernel import firmware_in
 from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader
 from sparkserve.facts.sysfs import files, is_absent, wherever
@@ -136,7 +137,7 @@ def _devinfo(reading: Reading) -> list[Fact]:
     """``ibv_devinfo``, with ``-v`` also the GID table."""
     if is_absent(reading) or re.search(r"No IB devices found", reading.text):
         return []
-    return _ports(_devinfo_lines(reading.text))
+    return [*_ports(_devinfo_lines(reading.text)), *firmware_in(reading.text)]
 
 
 def _rdma_link(reading: Reading) -> list[Fact]:

@@ -163,6 +163,9 @@ _SYNCHRONISED = re.compile(
 
 def _clock(reading: Reading) -> Iterable[ClockState]:
     text = reading.text.strip()
+    if not text and reading.rc in (None, 0):
+        # Nothing there that keeps time and could be asked.
+        return
     words = ([text] if text in ("yes", "no") else None) or _SYNCHRONISED.findall(text)
     leap = re.search(r"(?m)^Leap status\s*: (Normal|Not synchronised)", text)
     if not words and leap is None:
