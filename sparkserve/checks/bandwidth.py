@@ -171,7 +171,7 @@ _ONLY_ON_REQUEST = (
 CHECKS: tuple[Check, ...] = (
     Check(
         "RDMA.BANDWIDTH", "NET_CX7_DEGRADED", "RDMA runs at full speed", ("doctor",),
-        "error", "hardware", (), _rdma,
+        "error", "hardware", (Rates,), _rdma,
         why="the ConnectX-7 came up in a degraded state, though link and PCIe look right (its"
         " power warning of 27 W says nothing: healthy nodes print it, too)",
         fix="cold power cycle: shut down, unplug for 60 s, start, then measure again",
@@ -181,7 +181,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "TCP.BANDWIDTH", "NET_TCP_SLOW", "TCP runs at a fair speed", ("doctor",),
-        "error", "hardware", (), _tcp,
+        "error", "hardware", (Rates,), _tcp,
         why="traffic takes another network or a bad cable",
         fix="check the way, the cable and the MTU between the two nodes",
         symptom="Copies between nodes and the start of a run are slow.",
@@ -189,7 +189,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "NCCL.BANDWIDTH", "NET_COLLECTIVE_SLOW", "collectives run at full speed", ("doctor",),
-        "warning", "hardware", (), _collective,
+        "warning", "hardware", (Rates,), _collective,
         why="NCCL uses one half of a port, TCP sockets or a small MTU",
         fix="NCCL_DEBUG=INFO and read the `NET/IB : Using` line: both halves must be in it",
         symptom="Prefill over several nodes is slow though each pair test is fast.",

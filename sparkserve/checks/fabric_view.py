@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import reduce
 from typing import TypeVar
 
-from sparkserve.checks.scene import Scene
+from sparkserve.checks.scene import Scene, evidence
 from sparkserve.engine.gid import Selector, parse_selector
 from sparkserve.facts.environment import Environment
 from sparkserve.facts.fabric_names import fabric_name
@@ -37,6 +37,16 @@ def at(scene: Scene, place: str | None, kind: type[F]) -> F | None:
     if placeless:
         return placeless[0]
     return known[0][1] if place is None and len(known) == 1 else None
+
+
+def rests_on(scene: Scene, place: str | None, *kinds: type[Fact]) -> tuple[str, ...]:
+    """Names of the readings of some kinds at one place; for findings that rest on several."""
+    shown = [
+        one.reading
+        for one in scene.observations
+        if one.kind in kinds and (one.place == place or scene.same_place(one.place, place))
+    ]
+    return tuple(dict.fromkeys(evidence(shown)))
 
 
 def variables_at(scene: Scene, place: str | None) -> dict[str, str]:

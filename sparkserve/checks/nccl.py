@@ -208,7 +208,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "NCCL.VERSION", "NET_NCCL_TOO_OLD", "NCCL is recent and the same everywhere",
-        ("prepare", "doctor", "watch"), "error", "hardware", (NcclFiles,), _version,
+        ("prepare", "doctor", "watch"), "error", "hardware", (NcclFiles, EngineLog), _version,
         why="before 2.29.3 NCCL's proxy loses its operation slots on aarch64 until none of 2048 is"
         " left",
         fix=f"use NCCL {ADVISED} on every rank: mount one library over the image's",

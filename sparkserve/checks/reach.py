@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from sparkserve.checks.check import Check, Judgement, passed
-from sparkserve.checks.fabric_view import at, is_alone
-from sparkserve.checks.scene import Scene
+from sparkserve.checks.fabric_view import at, is_alone, rests_on
+from sparkserve.checks.scene import Scene, evidence
 from sparkserve.facts.fabric_names import fabric_name
 from sparkserve.facts.firewall import (
     ClientConnections,
@@ -59,6 +59,10 @@ def _firewall(scene: Scene) -> Iterator[Judgement]:
             observed="; ".join(observed),
             expected="every port open from the fabric network",
             fix=_opening(scene, place, bad),
+            evidence=(
+                *rests_on(scene, place, Ufw, PacketFilter),
+                *(evidence([r for _, _, r in scene.seen(Connections)]) if tests else ()),
+            ),
         )
 
 
@@ -316,7 +320,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "NET.NAMES", "NET_MDNS_DELAY", "a name's first address connects", ("verify", "eval"),
-        "warning", "reach", (), _mdns,
+        "warning", "reach", (HostAnswers, ClientConnections), _mdns,
         why="the name resolves to an IPv6 address that nobody answers, and a client waits for it"
         " before it tries IPv4",
         fix="use the IPv4 address as the endpoint",

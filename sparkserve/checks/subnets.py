@@ -300,7 +300,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "NET.HOST_IP", "NET_SGLANG_HOST_IP", "ranks advertise a fabric address",
-        ("doctor", "profile", "launch"), "error", "config", (), _host_ip,
+        ("doctor", "profile", "launch"), "error", "config", (Routes, Environment), _host_ip,
         why="SGLang's message queue between nodes advertises the address of the default route"
         " unless it is told one; over Wi-Fi or the office network its peers cannot reach it",
         fix="set SGLANG_HOST_IP per node to its fabric address",

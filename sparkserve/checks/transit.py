@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from sparkserve.checks.check import Check, Judgement, passed, unknown
-from sparkserve.checks.fabric_view import at, topology
+from sparkserve.checks.fabric_view import at, rests_on, topology
 from sparkserve.checks.scene import Scene
 from sparkserve.facts.fabric_names import fabric_name
 from sparkserve.facts.firewall import Forwarding, PacketFilter
@@ -65,6 +65,7 @@ def _judge(scene: Scene) -> Iterator[Judgement]:
                 expected="ip_forward 1, a route to every fabric network, and an unrestricted"
                 " DOCKER-USER ACCEPT in both directions",
                 fix="; ".join(fixes) + " (and in a unit that survives a reboot)",
+                evidence=rests_on(scene, place, *kinds, Routes),
             )
         else:
             yield passed(place, "packets of other nodes pass in both directions")
