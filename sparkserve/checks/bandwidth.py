@@ -9,7 +9,7 @@ from sparkserve.checks.check import Check, Judgement, passed
 from sparkserve.checks.fabric_ports import LINK_SPEED_MBPS, PCIE_GTPS, PCIE_WIDTH
 from sparkserve.checks.fabric_view import at, is_fabric
 from sparkserve.checks.scene import Scene
-from sparkserve.facts.bandwidth import Rate, Rates
+from sparkserve.facts.bandwidth import ErrorCounters, Latencies, Rate, Rates
 from sparkserve.facts.links import Links, PciSlots
 
 HEALTHY_GBPS = (92.0, 97.0)
@@ -25,6 +25,8 @@ UNEVEN = 0.4
 LEAST_COLLECTIVE_GBPS = 21.875 * 8
 LEAST_RING_GBPS = 10 * 8
 """Bus bandwidth of all_gather_perf; preflight section 7."""
+MOST_AVERAGE_US, MOST_P99_US = 10.0, 20.0
+"""Latency of small RDMA writes; preflight section 7."""
 LARGE_BYTES = 16 << 20
 """A collective of smaller size measures latency [proposal]."""
 
@@ -164,6 +166,46 @@ def _collective(scene: Scene) -> Iterator[Judgement]:
             )  # fmt: skip
 
 
+def _latency(scene: Scene) -> Iterator[Judgement]:
+    for place, known in scene.each(Latencies):
+        slow = [
+            one for one in known.tests
+            if one.average_us > MOST_AVERAGE_US or (one.p99_us or 0) > MOST_P99_US
+        ]  # fmt: skip
+        told = ", ".join(
+            f"{one.size_bytes} B {one.average_us:g} us"
+            + (f" (99 %: {one.p99_us:g} us)" if one.p99_us is not None else "")
+            for one in slow or known.tests
+        )
+        if slow:
+            yield Judgement(
+                place,
+                "fail",
+                observed=told,
+                expected=f"{MOST_AVERAGE_US:g} us on average, 99 % within {MOST_P99_US:g} us",
+            )
+        else:
+            yield passed(place, told)
+
+
+def _errors(scene: Scene) -> Iterator[Judgement]:
+    for place, known in scene.each(ErrorCounters):
+        if not known.before or not known.after:
+            continue
+        if known.new:
+            told = ", ".join(f"{name} +{count}" for name, count in known.new.items())
+            first = next(iter(known.new)).partition("/")[0]
+            yield Judgement(
+                place,
+                "fail",
+                observed=f"during the test: {told}",
+                expected="no new error",
+                fix=f"reseat or change the cable of {first}, then test again",
+            )
+        else:
+            yield passed(place, f"{len(known.after)} counters unchanged")
+
+
 _ONLY_ON_REQUEST = (
     "a test is a load: it runs only where `sparkserve doctor --bandwidth` asks for it"
 )
@@ -178,6 +220,22 @@ CHECKS: tuple[Check, ...] = (
         symptom="The link says 200 Gb/s and PCIe Gen5 x4, yet everything stops near 13 Gb/s.",
         text_only=_ONLY_ON_REQUEST,
         also=("NET_RDMA_BROKEN", "NET_RDMA_SLOW"),
+    ),
+    Check(
+        "RDMA.LATENCY", "NET_RDMA_LATE", "small RDMA writes are quick", ("doctor",),
+        "warning", "hardware", (Latencies,), _latency,
+        why="a hop too many, a power-saving state or a bad cable delays every small collective",
+        fix="test the same cable at the other port, and the other cable at this one",
+        symptom="Decode over several nodes is slow although the bandwidth is right.",
+        text_only=_ONLY_ON_REQUEST,
+    ),
+    Check(
+        "CABLE.ERRORS", "NET_CABLE_ERRORS", "a test causes no new errors", ("doctor",),
+        "error", "hardware", (ErrorCounters,), _errors,
+        why="checksum, PHY or carrier errors under load mean a marginal cable or connector",
+        fix="reseat or change the cable",
+        symptom="Transfers now and then stand still or are slow, and nothing is ever down.",
+        text_only=_ONLY_ON_REQUEST,
     ),
     Check(
         "TCP.BANDWIDTH", "NET_TCP_SLOW", "TCP runs at a fair speed", ("doctor",),

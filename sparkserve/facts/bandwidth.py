@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
+from pydantic import Field
+
 from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader
-from sparkserve.facts.sysfs import is_absent, wherever
+from sparkserve.facts.sysfs import files, is_absent, wherever
 from sparkserve.model.base import Model
 from sparkserve.model.reading import Reading
 
@@ -39,6 +41,34 @@ class Rates(Fact):
             r.average_gbps for r in self.rates if r.tool == tool and r.average_gbps is not None
         ]
         return max(known, default=None)
+
+
+class Latency(Model):
+    """Times of small RDMA writes."""
+
+    size_bytes: int
+    average_us: float
+    p99_us: float | None = None
+    """99 of 100 took no longer; None = the tool did not say."""
+
+
+class Latencies(Fact):
+    """Latency tests from one place."""
+
+    tests: tuple[Latency, ...] = ()
+
+
+class ErrorCounters(Fact):
+    """Counters of errors before and after a test, by ``interface/counter``."""
+
+    before: dict[str, int] = Field(default_factory=dict)
+    after: dict[str, int] = Field(default_factory=dict)
+
+    @property
+    def new(self) -> dict[str, int]:
+        """What was counted between the two readings; counters that were read once are left out."""
+        grown = {k: n - self.before[k] for k, n in self.after.items() if k in self.before}
+        return {name: count for name, count in grown.items() if count > 0}
 
 
 def _target(reading: Reading) -> str | None:
@@ -158,6 +188,41 @@ def _nccl_tests(reading: Reading) -> list[Fact]:
     return [Rates(rates=rates)]
 
 
+_LATENCY = re.compile(
+    r"^\s*(\d+)\s+\d+\s+[\d.]+\s+[\d.]+\s+[\d.]+\s+([\d.]+)\s+[\d.]+(?:\s+([\d.]+))?", re.M
+)
+
+
+def _latency(reading: Reading) -> list[Fact]:
+    """``ib_write_lat``: bytes, iterations, min, max, typical, average, deviation, 99 %."""
+    if is_absent(reading):
+        return []
+    tests = tuple(
+        Latency(
+            size_bytes=int(row[1]),
+            average_us=float(row[2]),
+            p99_us=float(row[3]) if row[3] else None,
+        )
+        for row in _LATENCY.finditer(reading.text)
+    )
+    if not tests:
+        raise UnusableOutput("no row of a latency test in the text")
+    return [Latencies(tests=tests)]
+
+
+def _counters(reading: Reading) -> list[Fact]:
+    """``/sys/class/net/IF/statistics/NAME:VALUE`` lines, before or after a test."""
+    found = {}
+    for path, value in files(reading):
+        row = re.fullmatch(r"/sys/class/net/([^/]+)/(?:statistics/)?(\w+)", path)
+        if row and value.isdigit():
+            found[f"{row[1]}/{row[2]}"] = int(value)
+    if not found:
+        raise UnusableOutput("no counter in the text")
+    is_after = re.search(r"(?i)\bafter\b", reading.what or "") is not None
+    return [ErrorCounters(after=found) if is_after else ErrorCounters(before=found)]
+
+
 READERS: tuple[Reader, ...] = (
     Reader(
         "bandwidth.rdma", (Rates,), _perftest,
@@ -167,6 +232,15 @@ READERS: tuple[Reader, ...] = (
     Reader(
         "bandwidth.iperf", (Rates,), _iperf,
         commands=wherever(r"iperf3?\b.*",), whats=(r"iperf3?\b.*",),
+    ),
+    Reader(
+        "bandwidth.latency", (Latencies,), _latency,
+        commands=wherever(r"ib_(?:write|read|send)_lat\b.*"),
+        whats=(r"ib_(?:write|read|send)_lat\b.*",),
+    ),
+    Reader(
+        "bandwidth.counters", (ErrorCounters,), _counters,
+        whats=(r"link counters (?:before|after)\b.*",),
     ),
     Reader("bandwidth.tcp", (Rates,), _tcp_pair, whats=(r"tcp (?:pair )?(?:test|bandwidth)\b.*",)),
     Reader(

@@ -272,6 +272,63 @@ def rdma_tests(
     return tuple(tests)
 
 
+PAYLOADS_BYTES = (12288, 16384)
+"""Payloads with which a cable is qualified; preflight section 7."""
+
+
+def latency_tests(ends: Sequence[PairEnd], first_port: int = PORTS.start) -> tuple[PairTest, ...]:
+    """``ib_write_lat`` with 10,000 writes of each payload, as in the qualification of a cable."""
+    able = [end for end in ends if end.rdma is not None and end.gid_index is not None]
+    tests = []
+    for size_bytes in PAYLOADS_BYTES:
+        for port, (one, other) in _numbered(able, first_port):
+            common = f"-s {size_bytes} -n 10000 -p {port} -F"
+            tests.append(
+                PairTest(
+                    id=f"latency {size_bytes} {one.node} {one.rdma} -> {other.node} {other.rdma}",
+                    what=f"ib_write_lat -d {one.rdma}",
+                    note=_arrow(one, other),
+                    client=one.node,
+                    server=other.node,
+                    server_command=(
+                        f"echo listening; timeout 25 ib_write_lat -d {other.rdma}"
+                        f" -x {other.gid_index} {common}"
+                    ),
+                    client_command=(
+                        f"sleep 1; timeout 20 ib_write_lat -d {one.rdma} -x {one.gid_index}"
+                        f" {common} {shlex.quote(other.address)}"
+                    ),
+                    needs="ib_write_lat",
+                    load_bytes=size_bytes,
+                )
+            )
+    return tuple(tests)
+
+
+def counter_reads(ends: Sequence[PairEnd], *, after: bool) -> tuple[PairTest, ...]:
+    """Error counters of every end's interface, to be read before and after the other tests."""
+    when = "after" if after else "before"
+    names = "rx_errors tx_errors rx_crc_errors rx_frame_errors tx_carrier_errors rx_length_errors"
+    tests = []
+    for end in ends:
+        if end.interface is None:
+            continue
+        folder = f"/sys/class/net/{shlex.quote(end.interface)}"
+        files = " ".join(f"{folder}/statistics/{name}" for name in names.split())
+        tests.append(
+            PairTest(
+                id=f"counters {when} {end.node} {end.interface}",
+                what=f"link counters {when} the tests",
+                note="",
+                client=end.node,
+                server=end.node,
+                client_command=f"grep -H . {files} {folder}/carrier_down_count 2>/dev/null; :",
+                timeout_s=10,
+            )
+        )
+    return tuple(tests)
+
+
 def collective_command(hosts: Sequence[str], size_bytes: int = 64 << 20) -> str:
     """``all_gather_perf`` of nccl-tests over the hosts, from small sizes up to ``size_bytes``.
 

@@ -206,3 +206,26 @@ def test_collective_is_judged_at_large_sizes_only() -> None:
     assert findings(ran("./build/all_gather_perf -b 1M -e 64M", small + fast, "n")) == []
     (finding,) = findings(ran("mpirun -np 2 all_gather_perf", small + slow, "n"))
     assert (finding.code, finding.observed) == ("NET_COLLECTIVE_SLOW", "all_gather 3 GB/s")
+
+
+def test_slow_small_writes_warn_with_both_figures() -> None:
+    head = " #bytes #iterations  t_min t_max t_typical t_avg t_stdev 99% 99.9%\n"
+    good = head + " 12288 10000 4.1 30.2 4.3 4.4 0.2 5.1 9.0\n"
+    late = head + " 16384 10000 4.1 90.2 4.3 6.4 0.2 25.5 60.0\n"
+    assert findings(ran("ib_write_lat -d a 10.0.0.2", good, "n")) == []
+    (finding,) = findings(ran("ib_write_lat -d a 10.0.0.2", late, "n"))
+    assert verdicts([finding]) == [("NET_RDMA_LATE", "WARN", "n")]
+    assert finding.observed == "16384 B 6.4 us (99 %: 25.5 us)"
+
+
+def test_errors_counted_during_a_test_fail_and_old_ones_do_not() -> None:
+    line = "/sys/class/net/enp1s0f0np0/statistics/rx_crc_errors:{}\n"
+    before = told("link counters before the tests", line.format(7), "n")
+    same = told("link counters after the tests", line.format(7), "n")
+    grown = told("link counters after the tests", line.format(9), "n")
+    assert findings(before, same) == []
+    assert findings(grown) == []
+    (finding,) = findings(before, grown)
+    assert verdicts([finding]) == [("NET_CABLE_ERRORS", "FAIL", "n")]
+    assert finding.observed == "during the test: enp1s0f0np0/rx_crc_errors +2"
+    assert "enp1s0f0np0" in finding.fix

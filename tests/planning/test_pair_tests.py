@@ -110,3 +110,30 @@ def test_port_probe_tells_open_ports_from_closed_ones() -> None:
     ((_, fact, _, _),) = understand([reading], READERS).observations
     assert isinstance(fact, Connections)
     assert [(one.port, one.result) for one in fact.tried] == [(opened, "ok"), (closed, "refused")]
+
+
+def test_counters_of_a_plain_machine_are_read_before_and_after() -> None:
+    facts = []
+    for after in (False, True):
+        (test,) = pair_tests.counter_reads(
+            (PairEnd(node="a", address="::1", interface="lo"),), after=after
+        )
+        done = subprocess.run(
+            ["sh", "-c", test.client_command], capture_output=True, text=True, check=True
+        )
+        reading = Reading(what=test.what, text=done.stdout, node="a")
+        ((_, fact, _, _),) = understand([reading], READERS).observations
+        facts.append(fact)
+    both = facts[0].merged(facts[1])
+    assert both.before.keys() == both.after.keys() != set()
+    assert both.new == {}
+
+
+def test_a_cable_is_qualified_with_both_payloads() -> None:
+    tests = pair_tests.latency_tests(ENDS[:2])
+    assert len(tests) == 4
+    assert {
+        size
+        for size in (12288, 16384)
+        if any(f"-s {size} -n 10000" in t.client_command for t in tests)
+    } == {12288, 16384}
