@@ -102,6 +102,7 @@ SWITCHES = Check(
     why="the switch does nothing, or breaks, without the other setting",
     fix="set both, or neither",
     symptom="an adapter refuses at the start, or a switch has no effect at all",
+    text_only="a setting of neighbours' recipes; sparkserve's own profile has no such key",
 )  # fmt: skip
 
 
@@ -200,6 +201,7 @@ NUMERICS = Check(
     "nat on the first token, for 0.3 ms of a step",
     fix="SGLANG_FLASHINFER_MOE_FUSED_FINALIZE=0",
     symptom="the same greedy request gets different answers",
+    text_only="a setting of neighbours' recipes; sparkserve's own profile has no such key",
 )  # fmt: skip
 
 
@@ -220,6 +222,7 @@ OFFLOAD = Check(
     why="the tables are 189 GiB over all ranks, and a Spark's RAM is its GPU memory",
     fix="OFFLOAD_MODE=nvme, with packed rows",
     symptom="out of memory while loading, or a node that stops answering",
+    text_only="a setting of neighbours' recipes; sparkserve's own profile has no such key",
 )  # fmt: skip
 
 

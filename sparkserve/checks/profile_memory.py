@@ -84,6 +84,7 @@ RESTART = Check(
     fix='restart: "no"; sparkserve starts an engine once and says why it ended',
     symptom="the node stops answering SSH some minutes after a failed start; dozens of restarts in "
     "docker ps",
+    text_only="a setting of neighbours' recipes; sparkserve's own profile has no such key",
 )  # fmt: skip
 
 
@@ -179,6 +180,7 @@ SHM = Check(
     "is GPU memory; a large limit lets it grow unseen",
     fix="shm_size: 16g",
     symptom="memory shrinks while serving although the engine's own figures stand still",
+    text_only="a setting of neighbours' recipes; sparkserve's own profile has no such key",
 )  # fmt: skip
 
 
@@ -235,6 +237,7 @@ NO_CAP = Check(
     why="memory that the GPU takes is not charged to the container's cgroup on a GB10",
     fix="cap the engine itself and keep a guard on MemAvailable (limits.memory_floor_gib)",
     symptom="a container with a memory limit still takes the whole node",
+    text_only="a setting of neighbours' recipes; sparkserve's own profile has no such key",
 )  # fmt: skip
 
 

@@ -58,6 +58,7 @@ OUTPUT_CAP = Check(
     why="a request without max_tokens may run to the end of the context and hold its slot",
     fix="default_max_tokens: 32768",
     symptom="one request never ends, while the queue behind it grows",
+    text_only="a setting of neighbours' recipes; sparkserve's own profile has no such key",
 )  # fmt: skip
 
 
@@ -135,6 +136,7 @@ STRING_FALSE = Check(
     "switches thinking on",
     fix="write true or false without quotes",
     symptom='thinking: "false" still thinks, and so does "0"',
+    text_only="what a client sends is seen by nobody but the server; own profiles are typed",
 )  # fmt: skip
 
 CHECKS: tuple[Check, ...] = (OUTPUT_CAP, STRING_FALSE)
