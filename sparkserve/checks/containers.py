@@ -27,21 +27,24 @@ _ENGINE = re.compile(
 )
 _OTHER = re.compile(
     r"(?i)portainer|watchtower|registry|grafana|prometheus|exporter|cadvisor|nginx|traefik|caddy|"
-    r"postgres|redis|mysql|mongo|webui|open-webui|jupyter|gitlab|nfs|dashboard|node-red|homeassist"
+    r"postgres|redis|mysql|mongo|webui|jupyter|gitlab|nfs|dashboard|netdata|tailscale|cloudflared|"
+    r"pihole|minio|kuma|dozzle|homepage|homeassistant|node-red|loki|telegraf|influx|proxy"
 )
 
 
-def is_engine(container: Container) -> bool:
-    """Whether a container serves a model, by its name, image and labels.
+def is_engine(container: Container) -> bool | None:
+    """Whether a container serves a model, by its name, image and labels; None = they do not tell.
 
-    A name that tells nothing counts as an engine's: on a Spark that serves, few others run.
+    [proposal] The words are those of published recipes and of what else runs on such machines.
     """
     told = f"{container.name or ''} {container.image or ''}"
     if any(key.startswith("sparkserve.") for key in container.labels or {}):
         return True
-    if _ENGINE.search(told) and not _OTHER.search(container.name or ""):
+    if _OTHER.search(told):
+        return False
+    if _ENGINE.search(told):
         return True
-    return not _OTHER.search(told) and not container.image
+    return False if container.image else None
 
 
 def wants_containers(scene: Scene) -> bool:
@@ -141,10 +144,15 @@ def _limited(scene: Scene, place: str | None, observed: str) -> Judgement:
 
 
 def engines(scene: Scene) -> Iterator[tuple[str | None, str, Container]]:
-    """(place, name, container) of every container of an engine, everything known of it merged."""
+    """(place, name, container) of every container of an engine, everything known of it merged.
+
+    One whose name tells nothing counts where no other of the place is known to be an engine.
+    """
     for place, fact in scene.each(Containers):
+        certain = any(is_engine(container) for container in fact.containers)
         for container in fact.containers:
-            if is_engine(container):
+            serves = is_engine(container)
+            if serves or (serves is None and not certain):
                 yield place, container.name or container.id or "a container", container
 
 

@@ -259,7 +259,7 @@ def memlock_of(text: str, *, in_container: bool) -> Memlock:
     word = row[1] if row else text
     if word in ("unlimited", "-1", "infinity"):
         return Memlock(is_unlimited=True, in_container=in_container)
-    if not re.fullmatch(r"\d{1,18}", word):
+    if not re.fullmatch(r"[0-9]{1,18}", word):
         raise UnusableOutput(f"no limit of locked memory: {text[:80]}")
     in_bytes = row is not None and "kbytes" not in row[0]
     kib = int(word) // 1024 if in_bytes else int(word)

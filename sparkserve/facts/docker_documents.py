@@ -47,7 +47,7 @@ def container_of(document: dict[str, Any], named: str | None = None) -> Containe
         id=word(document.get("Id") or document.get("ID")),
         image=word(config.get("Image")),
         image_id=image if image and image.startswith("sha256:") else None,
-        status=word(state.get("Status")),
+        status=_status(state.get("Status")),
         exit_code=_number(state.get("ExitCode")),
         oom_killed=_flag(state.get("OOMKilled")),
         pid=_number(state.get("Pid")),
@@ -61,6 +61,16 @@ def container_of(document: dict[str, Any], named: str | None = None) -> Containe
         devices=_devices(host),
         memlock_bytes=_memlock_limit(host.get("Ulimits")),
     )
+
+
+_STATES = ("created", "running", "paused", "restarting", "removing", "exited", "dead")
+
+
+def _status(value: Any) -> str | None:
+    state = word(value)
+    if state is not None and state.lower() not in _STATES:
+        raise UnusableOutput(f"no state of a container: {state[:40]}")
+    return state.lower() if state else None
 
 
 def _devices(host: dict[str, Any]) -> tuple[str, ...] | None:

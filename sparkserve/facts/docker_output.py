@@ -251,7 +251,9 @@ class _Template:
         self.json.append(field[1] == "json")
         if field[1] == "json":
             return "(.*)"
-        return "(.*?)" if self.paths[-1][-1] in _WIDE else r"(\S*?)"
+        # A row's Status is a sentence; a State's is one word.
+        wide = self.paths[-1][-1] in _WIDE and self.paths[-1] != ("State", "Status")
+        return "(.*?)" if wide else r"(\S*?)"
 
 
 def _literal(text: str) -> str:

@@ -94,7 +94,7 @@ class TestImages:
         ("line", "text"),
         [
             ("docker image inspect --format '{{.Architecture}}' img", "amd64\n"),
-            ("docker image inspect -f '{{.Os}}/{{.Architecture}} {{.Id}}' i", "linux/amd64 sha256:0\n"),
+            ("docker image inspect -f '{{.Os}}/{{.Architecture}} {{.Id}}' i", "linux/amd64 ab"),
             ("docker inspect -f '{{.Os}}/{{.Architecture}}' img", "linux/amd64\n"),
             ("docker inspect img", '[{"Os":"linux","Architecture":"amd64","RepoTags":["img"]}]'),
             ("docker image inspect img | grep -i arch", '        "Architecture": "amd64",\n'),
@@ -190,6 +190,12 @@ class TestRestarts:
         )
         assert loud(command(line, "/portainer 3 always\n/node-exporter 0 always\n", "n1")) == []
 
+    def test_unknown_name_beside_an_engine_is_none(self) -> None:
+        line = "docker inspect -f '{{.Name}} {{.HostConfig.RestartPolicy.Name}}' $(docker ps -aq)"
+        found = failing("MEM_RESTART_LOOP", command(line, "/dsv41-rank0 always\n/foo always\n"))
+        assert ["dsv41-rank0" in one.observed for one in found] == [True]
+        assert failing("MEM_RESTART_LOOP", command(line, "/foo always\n"))
+
     def test_one_restart_without_a_policy_passes(self) -> None:
         line = (
             "docker inspect -f '{{.Name}} {{.RestartCount}} {{.HostConfig.RestartPolicy.Name}}' x"
@@ -201,13 +207,13 @@ class TestRestarts:
         [
             ("dsv41-rank0", None, True), ("vllm_head", "x:1", True),
             ("a1b2", "lmsysorg/sglang:x", True),
-            ("portainer", None, False), ("nginx", "nginx:1", False),
+            ("portainer", None, False), ("a1b2", None, None), ("nginx", "nginx:1", False),
             ("open-webui", "owui:1", False),
             ("dcgm-exporter", "nvidia/dcgm", False),
         ],
     )  # fmt: skip
     def test_engines_are_known_by_name_and_image(
-        self, name: str, image: str | None, serves: bool
+        self, name: str, image: str | None, serves: bool | None
     ) -> None:
         assert is_engine(Container(name=name, image=image)) is serves
 
