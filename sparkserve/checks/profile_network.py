@@ -96,7 +96,8 @@ def _by_variable(patch: object) -> bool:
 
 def _is_library_hash(key: str) -> bool:
     plain = normal(key)
-    return "nccl" in plain and re.search(r"sha256|hash|digest", plain) is not None
+    names = re.search(r"nccl|lib|patch", plain) is not None
+    return names and re.search(r"sha256|hash|digest", plain) is not None
 
 
 RING = Check(

@@ -148,6 +148,7 @@ RING = "topology: ring\nnnodes: {}\n"
         (RING.format(4), "FAIL"),
         (RING.format(5) + "nccl: {switchless_patch: true}", "FAIL"),
         (RING.format(4) + "nccl: {switchless_patch: true, library_sha256: 1f2e}", None),
+        (RING.format(4) + "nccl: {switchless_patch: true}\nlibrary_sha256: 1f2e", None),
         (RING.format(4) + "NCCL_SWITCHLESS_RING_ONLY: 1", "WARN"),
         (RING.format(3), None),
         ("topology: switch\nnnodes: 4", None),
