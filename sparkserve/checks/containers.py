@@ -117,6 +117,8 @@ def _nvidia(scene: Scene) -> Iterator[Judgement]:
 
 
 def _memlock(scene: Scene) -> Iterator[Judgement]:
+    if not wants_containers(scene):
+        return
     for place, limit in scene.each(Memlock):
         if not limit.in_container:
             continue
@@ -171,6 +173,8 @@ def _restarts(scene: Scene) -> Iterator[Judgement]:
                 "fail",
                 observed=f"{name}: {', '.join(faults)}",
                 expected="restart policy no, and no restarts",
+                # Beside an engine of ours it is another's choice, and yet it takes the memory.
+                severity=None if wants_containers(scene) else "warning",
                 fix=f"docker update --restart=no {name}",
             )
         elif one.restart_policy is not None or one.restart_count is not None:
@@ -179,7 +183,8 @@ def _restarts(scene: Scene) -> Iterator[Judgement]:
 
 def _created(scene: Scene) -> Iterator[Judgement]:
     for place, name, one in engines(scene):
-        if one.status == "created":
+        ours = any(key.startswith("sparkserve.") for key in one.labels or {})
+        if one.status == "created" and (ours or wants_containers(scene)):
             yield Judgement(
                 place,
                 "fail",

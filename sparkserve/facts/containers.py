@@ -171,12 +171,21 @@ def _run_line(reading: Reading) -> Iterator[Fact]:
         )
 
 
+_ENGINE_VARIABLE = re.compile(
+    r"(?:NCCL|GLOO|TP|UCX|OMPI|SGLANG|VLLM|HF|TRITON|TILELANG|B12X|DSV41|DSPARK|SPARKSERVE)_"
+)
+
+
 def _environment(found: list[dict[str, Any]], *, image: bool = False) -> Iterator[Environment]:
-    """Variables of the one object that was asked for; those of several do not belong together."""
+    """Variables of the one object that was asked for; those of several do not belong together.
+
+    Only of what runs an engine: a live node may have one container, and that another service's.
+    """
     config = found[0].get("Config") if len(found) == 1 else None
     rows = config.get("Env") if isinstance(config, dict) else None
-    if isinstance(rows, list) and rows:
-        yield environment_of([str(row) for row in rows], "image" if image else "container")
+    rows = [str(row) for row in rows] if isinstance(rows, list) else []
+    if any(_ENGINE_VARIABLE.match(row) for row in rows):
+        yield environment_of(rows, "image" if image else "container")
 
 
 def _informed(call: Call, reading: Reading) -> Iterator[Fact]:

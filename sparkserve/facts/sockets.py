@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sparkserve.facts.probe import UnusableOutput
-from sparkserve.facts.reader import Ask, Fact, Reader, ask_command
+from sparkserve.facts.reader import Ask, Fact, Reader
 from sparkserve.model.base import Model
 from sparkserve.model.reading import Reading
 
@@ -77,4 +77,11 @@ READERS: tuple[Reader, ...] = (
         ),
     ),
 )  # fmt: skip
-ASKS: tuple[Ask, ...] = (ask_command("sockets.listeners", "ss -ltnpH"),)
+ASKS: tuple[Ask, ...] = (
+    Ask(
+        # Only root is shown who holds the sockets of others.
+        "sockets.listeners",
+        lambda _: "if sudo -n true 2>/dev/null; then sudo -n ss -ltnpH; else ss -ltnpH; fi",
+        command="ss -ltnpH",
+    ),
+)
