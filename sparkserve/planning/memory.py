@@ -158,7 +158,7 @@ def _serve_terms(wish: MemoryWish, *, head: bool) -> list[MemoryTerm]:
     if wish.engram_cache_gib:
         note = "filled while serving; 2 layers share it"
         terms.append(_term("cache", "Engram row cache", wish.engram_cache_gib, "serve", note))
-    if head and wish.ranks > 1:
+    if head:
         note = "HTTP server, tokenizer, detokenizer"
         terms.append(_term("head", "head's processes", formulas.HEAD_OVERHEAD_GIB, "serve", note))
     return terms
