@@ -15,7 +15,7 @@ from sparkserve.checks.fabric_view import (
 )
 from sparkserve.checks.scene import Scene
 from sparkserve.engine.gid import Selector
-from sparkserve.facts.fabric_names import fabric_name, is_twin, netdev_of
+from sparkserve.facts.fabric_names import device_of, fabric_name, is_twin, netdev_of
 from sparkserve.facts.links import Link, Links, PciSlots
 from sparkserve.facts.rdma import Rdma
 from sparkserve.facts.routes import Addresses
@@ -33,7 +33,7 @@ PCIE_WIDTH, PCIE_GTPS = 4, 32.0
 def _hca(scene: Scene) -> Iterator[Judgement]:
     if is_alone(scene):
         return
-    for place, rdma in scene.each(Rdma):
+    for place, rdma in _ports_by_place(scene):
         selector = selector_at(scene, place)
         known = [port for port in rdma.ports if port.is_up is not None]
         if selector.tokens and not selector.excludes:
@@ -48,6 +48,23 @@ def _hca(scene: Scene) -> Iterator[Judgement]:
                 expected="at least one active port",
                 fix="plug the cable in, then: ibdev2netdev",
             )
+
+
+def _ports_by_place(scene: Scene) -> list[tuple[str | None, Rdma]]:
+    """RDMA ports of every place; where only links were read, those that belong to them by name."""
+    found = scene.each(Rdma)
+    seen = {place for place, _ in found}
+    for place, links in scene.each(Links):
+        ports = [
+            RdmaPort(
+                device=device, netdev=link.name, state="ACTIVE" if link.has_carrier else "DOWN"
+            )
+            for link in links.links
+            if link.has_carrier is not None and (device := device_of(link.name)) is not None
+        ]
+        if ports and not any(place == p or scene.same_place(place, p) for p in seen):
+            found.append((place, Rdma(ports=tuple(ports))))
+    return found
 
 
 def _names(ports: list[RdmaPort]) -> str:
@@ -99,7 +116,7 @@ def _instead(up: list[RdmaPort], down: list[RdmaPort]) -> str:
 def _twins(scene: Scene) -> Iterator[Judgement]:
     if is_alone(scene) or scene.wanted.single_rail:
         return
-    for place, rdma in scene.each(Rdma):
+    for place, rdma in _ports_by_place(scene):
         selector = selector_at(scene, place)
         if not selector.tokens:
             continue

@@ -112,10 +112,14 @@ def _closed_by(scene: Scene, place: str | None) -> str | None:
         )
     rules = scene.of(place, PacketFilter)
     chain = rules.chain("INPUT") if rules else None
-    if rules is None or chain is None or chain.policy not in ("DROP", "REJECT") or not own:
+    if rules is None or chain is None or chain.policy not in ("DROP", "REJECT"):
+        return None
+    if scene.fleet is not None and not own:
         return None
     every = [rule for chain in rules.chains for rule in chain.rules if rule.target == "ACCEPT"]
     if any(_lets_in(rule, address) for rule in every for address in own):
+        return None
+    if not own and any(_is_wide(rule) for rule in every):
         return None
     return f"INPUT has policy {chain.policy} and no rule opens the fabric"
 
@@ -130,6 +134,11 @@ def _lets_in(rule: Rule, address: Address) -> bool:
     if rule.incoming not in (None, "*", address.interface):
         return False
     return rule.source is None or _inside(address.address, rule.source)
+
+
+def _is_wide(rule: Rule) -> bool:
+    """Whether it lets a whole interface or network in; for places of unknown addresses."""
+    return not rule.is_narrow and rule.outgoing is None and rule.incoming != "lo"
 
 
 def _inside(address: str, network: str) -> bool:

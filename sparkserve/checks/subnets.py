@@ -162,6 +162,8 @@ def _advertised(
             wrong = "is no address of this node"
         elif holder is not None and holder.startswith("wl"):
             wrong = f"is the address of {holder}, a Wi-Fi interface"
+        elif way is not None and way.source == told and way.interface not in names:
+            wrong = f"is the address of {way.interface}, by which the default route leaves"
         else:
             yield passed(place, f"SGLANG_HOST_IP={told}")
             return

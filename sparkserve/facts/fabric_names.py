@@ -47,6 +47,13 @@ def is_twin(one: str, other: str) -> bool:
     return same and first.domain != second.domain
 
 
+def device_of(netdev: str) -> str | None:
+    """RDMA device of a fast network device by the usual naming; None for any other."""
+    if fabric_name(netdev) is None or not netdev.startswith("en"):
+        return None
+    return f"roce{netdev.removeprefix('en').rpartition('np')[0]}"
+
+
 def netdev_of(device: str) -> str | None:
     """Network device of an RDMA device by the usual naming; None where the name does not tell."""
     parts = fabric_name(device)

@@ -402,3 +402,26 @@ def test_interface_with_an_ipv6_address_only_is_no_address_for_sockets() -> None
     env = told("rendered env", "GLOO_SOCKET_IFNAME=enp1s0f1np1\n", "n1", format="env")
     (finding,) = findings(ran("ip -o addr", text, "n1"), env)
     assert finding.code == "NET_IFNAME_ABSENT"
+
+
+def test_port_in_the_other_cage_is_found_from_links_alone() -> None:
+    text = (
+        "5: enp1s0f0np0: <NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 9000 state DOWN\n"
+        "6: enp1s0f1np1: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 9000 state UP\n"
+    )
+    wish = told("profile", "ib_hca: rocep1s0f0\n", format="yaml")
+    (finding,) = findings(ran("ip -o link", text, "n3"), wish)
+    assert verdicts([finding]) == [("NET_HCA_DOWN", "FAIL", "n3")]
+    assert "rocep1s0f1/enp1s0f1np1" in finding.fix
+
+
+def test_host_address_of_the_default_route_is_no_fabric_address() -> None:
+    texts = (
+        ran("ip route get 8.8.8.8", "8.8.8.8 via 10.1.1.1 dev enP7s7 src 10.1.1.7 uid 0\n", "n1"),
+        told(
+            "container env", "GLOO_SOCKET_IFNAME=enp1s0f0np0\nSGLANG_HOST_IP=10.1.1.7\n", "n1",
+            format="env",
+        ),
+    )  # fmt: skip
+    found = [f for f in findings(*texts) if f.check_id == "NET.HOST_IP"]
+    assert "enP7s7" in found[0].observed

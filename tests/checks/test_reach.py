@@ -321,3 +321,16 @@ def test_fatal_error_before_the_reboot_warns() -> None:
     text = "pcieport 0000:00:00.0: AER: Uncorrectable (Fatal) error message received\n"
     found = findings(ran("journalctl -k -b -1", text, "n"), code="NET_CX7_AER_FATAL")
     assert [f.verdict for f in found if f.check_id == "NET.AER"] == ["WARN"]
+
+
+def test_closed_input_is_found_where_no_address_is_known() -> None:
+    closed = "-P INPUT DROP\n-A INPUT -i lo -j ACCEPT\n-A INPUT -p tcp --dport 22 -j ACCEPT\n"
+    assert [f.code for f in findings(ran("iptables -S INPUT", closed, "n"))] == ["NET_FIREWALL"]
+    opened = closed + "-A INPUT -s 10.0.0.0/8 -j ACCEPT\n"
+    assert findings(ran("iptables -S INPUT", opened, "n")) == []
+
+
+def test_probe_lines_may_be_written_with_blanks() -> None:
+    text = "10.9.0.7 20000 ok\n10.9.0.7 port 50001: timed out after 3 s\n"
+    (finding,) = findings(told("connect probe", text, "s1", note="s1 -> s7"))
+    assert verdicts([finding]) == [("NET_FIREWALL", "FAIL", "s7")]
