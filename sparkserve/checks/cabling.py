@@ -1,7 +1,8 @@
 """The cabling map: which port is joined to which, with what is known about both ends.
 
-A cable is inferred, not seen: two ports of different nodes in one IPv4 network are one cable, and
-the two halves of a cage are one port. On a switch all ports of a network are joined by it.
+A cable is inferred, not seen: two ports of different nodes in one IPv4 network are one cable, or
+two of which one names the other by LLDP; the two halves of a cage are one port. On a switch all
+ports of a network are joined by it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sparkserve.checks.fabric_view import at, has_fabric, topology
 from sparkserve.checks.scene import Scene
 from sparkserve.engine.gid import as_set, member
 from sparkserve.facts.fabric_names import fabric_name
-from sparkserve.facts.links import Links
+from sparkserve.facts.links import Links, Neighbours
 from sparkserve.facts.rdma import Rdma
 from sparkserve.facts.routes import Addresses
 from sparkserve.model.base import Model
@@ -29,6 +30,7 @@ class CableEnd(Model):
     interface: str
     cage: int
     address: str
+    """Empty where the cable is known by LLDP only."""
     mtu_bytes: int | None = None
     has_carrier: bool | None = None
     speed_mbps: int | None = None
@@ -93,12 +95,28 @@ def cabling(scene: Scene) -> tuple[Cable, ...]:
     joined = [
         (network, ends) for network, ends in by_network.items() if len({e.node for e in ends}) > 1
     ]
+    told = {frozenset((e.node, e.interface) for e in ends) for _, ends in joined}
+    for pair in _by_lldp(scene):
+        plugs = frozenset((end.node, end.interface) for end in pair)
+        if not any(plugs <= known for known in told):
+            told.add(plugs)
+            joined.append(("LLDP", pair))
     cables = [
         Cable(number=number, network=network, ends=tuple(ends))
         for number, (network, ends) in enumerate(joined, 1)
     ]
     wrong = _same_index(scene, cables)
     return tuple(cable.model_copy(update={"advice": _advice(cable, wrong)}) for cable in cables)
+
+
+def _by_lldp(scene: Scene) -> list[list[CableEnd]]:
+    """Pairs of ends that say of each other, or one of the other, that they are joined."""
+    return [
+        [_end(scene, place, one.interface, ""), _end(scene, one.node, one.port, "")]
+        for place, known in scene.each(Neighbours)
+        for one in known.neighbours
+        if place is not None and fabric_name(one.interface) and fabric_name(one.port)
+    ]
 
 
 def _end(scene: Scene, place: str, interface: str, address: str) -> CableEnd:
@@ -121,7 +139,9 @@ def _end(scene: Scene, place: str, interface: str, address: str) -> CableEnd:
         speed_mbps=link.speed_mbps if link else None,
         pcie=pcie,
         rdma=port.name if port else None,
-        gid=as_set(member(port, address, None).usable) if port and port.gids is not None else None,
+        gid=as_set(member(port, address or None, None).usable)
+        if port and port.gids is not None
+        else None,
     )
 
 
@@ -280,14 +300,14 @@ def cabled_pairs(cables: Sequence[Cable]) -> tuple[tuple[CableEnd, CableEnd], ..
         (one, other)
         for cable in cables
         for one, other in combinations(cable.ends, 2)
-        if one.node != other.node
+        if one.node != other.node and one.address and other.address
     )
 
 
 CHECKS: tuple[Check, ...] = (
     Check(
         "CABLE.INDEX", "NET_CABLE_SAME_INDEX", "a triangle's cables join p0 to p1", ("doctor",),
-        "error", "hardware", (Addresses,), _judge_index,
+        "error", "hardware", (Addresses, Neighbours), _judge_index,
         why="NCCL pairs devices by their index over all ranks, so a cable between equal ports makes"
         " it try two ports that are not joined",
         fix="re-cable so that every cable joins a p0 to a p1",

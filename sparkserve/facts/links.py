@@ -68,6 +68,20 @@ class PciSlots(Fact):
     slots: tuple[PciSlot, ...] = ()
 
 
+class Neighbour(Model):
+    """What sits at the other end of one interface, as it says itself by LLDP."""
+
+    interface: str
+    node: str
+    port: str
+
+
+class Neighbours(Fact):
+    """LLDP neighbours of one place."""
+
+    neighbours: tuple[Neighbour, ...] = ()
+
+
 def _links(found: Iterable[dict[str, Any]]) -> list[Fact]:
     fact = Links()
     for values in found:
@@ -235,8 +249,40 @@ def _slots(slots: dict[str | None, dict[str, Any]]) -> list[Fact]:
     return [PciSlots(slots=tuple(known))]
 
 
+def _lldp(reading: Reading) -> list[Fact]:
+    """``lldpcli show neighbors`` or ``lldpctl``, as text or as ``key=value`` lines."""
+    if is_absent(reading):
+        return []
+    rows: dict[str, dict[str, str]] = {}
+    interface = ""
+    for line in reading.text.splitlines():
+        if found := re.match(r"lldp\.([^.]+)\.(chassis\.name|port\.(?:ifname|descr))=(\S+)", line):
+            interface, key, value = found[1], found[2], found[3]
+        elif found := re.match(r"Interface:\s+([^,\s]+)", line):
+            interface = found[1]
+            continue
+        elif found := re.match(r"\s+(SysName|PortID|PortDescr):\s+(?:ifname )?(\S+)\s*$", line):
+            key, value = found[1], found[2]
+        else:
+            continue
+        name = "node" if key in ("SysName", "chassis.name") else "port"
+        rows.setdefault(interface, {}).setdefault(name, value)
+    known = tuple(
+        Neighbour(interface=interface, **row) for interface, row in rows.items() if len(row) == 2
+    )
+    if not known:
+        raise UnusableOutput("no LLDP neighbour with name and port in the text")
+    return [Neighbours(neighbours=known)]
+
+
 _SHELL = r"(?:cat|grep|head|tail|for|find|awk|sh|bash) .*"
 READERS: tuple[Reader, ...] = (
+    Reader(
+        "links.lldp",
+        (Neighbours,),
+        _lldp,
+        commands=wherever(r"lldpcli .*neigh.*", r"lldpctl\b.*"),
+    ),
     Reader(
         "links.ip",
         (Links,),

@@ -151,3 +151,33 @@ def test_map_says_which_cable_to_swap() -> None:
         "joins equal ports: swap cable 1 at one end", "joins equal ports: swap cable 2 at one end",
         "",
     ]  # fmt: skip
+
+
+def lldp(node: str, *rows: tuple[str, str, str]) -> Reading:
+    """(own interface, neighbour, its port) as lldpcli prints them."""
+    text = "LLDP neighbors:\n" + "".join(
+        f"Interface:    {own}, via: LLDP, RID: 1\n  Chassis:\n    ChassisID:    mac 4c:bb:1\n"
+        f"    SysName:      {other}\n  Port:\n    PortID:       ifname {port}\n"
+        f"    PortDescr:    {port}\n"
+        for own, other, port in rows
+    )
+    return ran("lldpcli show neighbors", text, node)
+
+
+def test_triangle_is_known_by_lldp_as_well() -> None:
+    wrong = (
+        lldp("a", (F0, "b", F0), (F1, "c", F1)), lldp("b", (F0, "a", F0), (F1, "c", F0)),
+    )  # fmt: skip
+    (finding,) = findings(*wrong)
+    assert verdicts([finding]) == [("NET_CABLE_SAME_INDEX", "FAIL", None)]
+    assert "cable a-b p0-p0; cable a-c p1-p1; right: b-c p1-p0" in finding.observed
+    right = (lldp("a", (F0, "b", F1), (F1, "c", F0)), lldp("b", (F0, "c", F1)))
+    assert findings(*right) == []
+
+
+def test_cables_that_addresses_and_lldp_show_are_counted_once() -> None:
+    both = (*RIGHT, lldp("a", (F0, "c", F1), (F1, "b", F0)))
+    assert len(cabling(scene(*both))) == 3
+    values = "lldp.enp1s0f0np0.chassis.name=b\nlldp.enp1s0f0np0.port.ifname=enp1s0f1np1\n"
+    (cable,) = cabling(scene(ran("lldpctl -f keyvalue", values, "a")))
+    assert cable.text == "a p0 - b p1"
