@@ -26,9 +26,7 @@ _EXAMPLES = (
 class PlanOptions(OptionGroup):
     """What plan alone knows."""
 
-    live: Annotated[
-        bool, typer.Option("--live", help="Read every node's memory over SSH.")
-    ] = False
+    live: Annotated[bool, typer.Option("--live", help="Read every node's memory over SSH.")] = False
     available: Annotated[
         float | None,
         typer.Option(
