@@ -7,10 +7,12 @@ from functools import reduce
 from typing import TypeVar
 
 from sparkserve.checks.scene import Scene, evidence
+from sparkserve.facts import runtime
 from sparkserve.facts.container_kinds import Container
 from sparkserve.facts.gpu import NO_TOOL, Gpus
 from sparkserve.facts.kernel import HostVersions
 from sparkserve.facts.reader import Fact
+from sparkserve.model.facts import Unobserved
 
 F = TypeVar("F", bound=Fact)
 
@@ -89,6 +91,14 @@ _SERVING = re.compile(r"(?i)dsv\d|sglang|vllm|trtllm|engine|llm|rank[-_]?\d|spar
 def is_serving(container: Container) -> bool:
     """Whether a container looks like one of an engine, by its name and its image."""
     return _SERVING.search(f"{container.name or ''} {container.image or ''}") is not None
+
+
+def run_on(scene: Scene, place: str | None) -> str | None:
+    """Run of ours that holds the node; its processes are meant to be there."""
+    if place is None or place not in scene.facts:
+        return None
+    holder = runtime.HOLDER.read(scene.facts[place])
+    return None if isinstance(holder, Unobserved) else holder.run_id
 
 
 def gib(size_bytes: float) -> str:

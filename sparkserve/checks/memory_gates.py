@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from sparkserve.checks.check import Check, Judgement, passed
-from sparkserve.checks.machine import at, gib, is_serving, shown
+from sparkserve.checks.machine import at, gib, is_serving, run_on, shown
 from sparkserve.checks.scene import Scene
 from sparkserve.facts.container_kinds import Containers
 from sparkserve.facts.rendered import Request
@@ -105,11 +105,9 @@ def _too_big(scene: Scene) -> Iterator[Judgement]:
         tightest = min(memories, key=lambda one: one[1].available_bytes or 0, default=None)
         node = place if tightest is None else tightest[0]
         available = None if tightest is None else tightest[1].available_bytes
-        listed = at(scene, node, Containers)
-        runs = listed is not None and any(
-            one.status == "running" and is_serving(one) for one in listed.containers
-        )
-        refused = load_refusal(asked, available, engine_runs=runs)
+        engines = list(_engines(scene))
+        refused = load_refusal(asked, available, engine_runs=bool(engines))
+        node = engines[0] if engines else node
         size = TEST_DEFAULT_BYTES if asked is None else asked
         if refused is None:
             yield passed(node, f"a test of {size / MIB:.0f} MiB fits")
@@ -121,6 +119,14 @@ def _too_big(scene: Scene) -> Iterator[Judgement]:
             fix=f"sparkserve doctor --bandwidth --size {min(256, cap)}M",
             verdict="REFUSE", evidence=shown(scene, node, Meminfo, Request),
         )  # fmt: skip
+
+
+def _engines(scene: Scene) -> Iterator[str | None]:
+    """Places on which an engine runs."""
+    yield from (place for place in scene.facts if run_on(scene, place) is not None)
+    for place, listed in scene.each(Containers):
+        if any(one.status == "running" and is_serving(one) for one in listed.containers):
+            yield place
 
 
 def _reclaimed(scene: Scene) -> Iterator[Judgement]:
@@ -188,9 +194,9 @@ CHECKS: tuple[Check, ...] = (
         "MEM.RECLAIM", "MEM_NOT_RECLAIMED_YET", "memory has come back after a stop",
         ("launch",), "warning", "memory", (MemorySamples,), _reclaimed,
         why="a container's exit and the driver's return of its memory are different events",
-        fix="wait and look again: launch and stop wait for measured memory",
+        fix="wait until MemAvailable is enough and stands still for three looks, 2 s apart",
         symptom="The old container is gone, and the new one dies in its first CUDA call; a minute"
         " later the same command works.",
-        text_only="sampled by launch and stop themselves",
+        text_only="it takes samples over time after a stop, and doctor looks once",
     ),
 )  # fmt: skip

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from sparkserve.checks.check import Check, Judgement, passed
-from sparkserve.checks.machine import are_apart, at, gib, is_serving, shown
+from sparkserve.checks.machine import are_apart, at, gib, is_serving, run_on, shown
 from sparkserve.checks.scene import Scene
-from sparkserve.facts import runtime
 from sparkserve.facts.container_kinds import Container, Containers, DockerDaemon
 from sparkserve.facts.exports import Exports
 from sparkserve.facts.gpu import GpuProcess, GpuProcesses, ProcessOwners
@@ -16,7 +15,6 @@ from sparkserve.facts.logs import EngineLog
 from sparkserve.facts.services import NfsServer, Services
 from sparkserve.facts.sockets import Listeners
 from sparkserve.facts.unified import Meminfo
-from sparkserve.model.facts import Unobserved
 from sparkserve.units import GIB, MIB
 
 _HOLDS_BYTES = 1 * GIB
@@ -35,7 +33,7 @@ def _orphans(scene: Scene) -> Iterator[Judgement]:
         others = [p for p in gpu.processes if not _DESKTOP.search(p.name)]
         large = [p for p in others if p.used_bytes is not None and p.used_bytes > _HOLDS_BYTES]
         unsized = [p for p in others if p.used_bytes is None and _ENGINE.search(p.name)]
-        serves = _serves(scene, place)
+        serves = run_on(scene, place)
         for process in large:
             if serves is None:
                 yield _whose(scene, place, process)
@@ -52,14 +50,6 @@ def _orphans(scene: Scene) -> Iterator[Judgement]:
             yield passed(place, "no process holds more than 1 GiB of the GPU's memory")
         elif serves is not None:
             yield Judgement(place, "skipped", f"run {serves} holds the node")
-
-
-def _serves(scene: Scene, place: str | None) -> str | None:
-    """Run of ours that holds the node, whose processes are none of our business here."""
-    if place is None or place not in scene.facts:
-        return None
-    holder = runtime.HOLDER.read(scene.facts[place])
-    return None if isinstance(holder, Unobserved) else holder.run_id
 
 
 def _whose(scene: Scene, place: str | None, process: GpuProcess) -> Judgement:

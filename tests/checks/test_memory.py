@@ -413,3 +413,13 @@ def test_less_memory_than_a_spark_has_fails_on_a_spark_alone() -> None:
     assert "96.0 GiB" in found.observed
     laptop = command("nvidia-smi -L", "sh: 1: nvidia-smi: not found\n", "spark2", rc=127)
     assert not about("MEM_TOTAL_LOW", small, laptop)
+
+
+def test_engine_on_any_node_refuses_a_test_of_any_size() -> None:
+    (found,) = failing(
+        "MEM_TEST_TOO_BIG", what("request", "sparkserve doctor --bandwidth --size 64M"),
+        meminfo("node1", MemAvailable=104857600), meminfo("node2", MemAvailable=114857600),
+        command("docker ps --format '{{.Names}} {{.State}}'", "dsv41-rank1 running\n", "node2"),
+    )  # fmt: skip
+    assert (found.verdict, found.node) == ("REFUSE", "node2")
+    assert "an engine runs" in found.observed
