@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -330,11 +331,27 @@ _LIST_LIMIT = 40
 """Containers and images that are looked at closely: more are no Spark's. [proposal]"""
 
 
+_KEEP = """\
+import json, re, sys
+engine = re.compile(r"(?:NCCL|GLOO|TP|UCX|OMPI|SGLANG|VLLM|HF|TRITON|TILELANG|B12X|DSV41|DSPARK)_")
+secret = re.compile(r"(?i)key|token|secret|pass|auth|cred")
+for one in (found := json.load(sys.stdin)):
+    config, args = one.get("Config") or {}, one.get("Args") or []
+    config["Env"] = [row for row in config.get("Env") or []
+                     if engine.match(row) and not secret.search(row.partition("=")[0])]
+    config.pop("Cmd", None)
+    one["Args"] = [word for pair in zip(args, args[1:]) for word in pair
+                   if pair[0] in ("--model-path", "--model")]
+print(json.dumps(found))
+"""
+"""Runs on the node: other services' variables and every secret stay there."""
+
+
 def _each(listing: str, inspect: str) -> Ask:
     command = f"{inspect} $({listing})"
     script = (
-        f"c=$({listing}) || exit $?; c=$(echo $c | cut -d' ' -f1-{_LIST_LIMIT}); "
-        f'[ -z "$c" ] || {inspect} $c'
+        f"c=$({listing}) || exit $?\nc=$(echo $c | cut -d' ' -f1-{_LIST_LIMIT})\n"
+        f'[ -n "$c" ] || exit 0\n{inspect} $c | python3 -c {shlex.quote(_KEEP)}'
     )
     ask_id = f"containers.{inspect.split()[-2]}"
     return Ask(ask_id, lambda _: script, command=command, format="json")

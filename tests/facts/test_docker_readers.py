@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from sparkserve.facts.containers import Container, Containers, DockerInfo, Memlock, memlock_of
 from sparkserve.facts.docker_output import parse_call
 from sparkserve.facts.filesystems import Filesystem, Filesystems, is_below
-from sparkserve.facts.probe import UnusableOutput
+from sparkserve.facts.probe import Context, UnusableOutput
 from sparkserve.facts.reader import Fact, understand, unwrapped
-from sparkserve.facts.registry import READERS
+from sparkserve.facts.registry import ASKS, READERS
 from sparkserve.facts.weights import Listing, ShardHeader
 from sparkserve.model.reading import Reading
 
@@ -232,3 +234,27 @@ def test_links_of_a_snapshot_are_listed_by_their_own_name() -> None:
     fact = read("ls -l snapshots/ab", text, Listing)
     assert isinstance(fact, Listing)
     assert [one.name for one in fact.files] == ["a.safetensors"]
+
+
+def test_secrets_of_containers_do_not_leave_the_node(tmp_path: Path) -> None:
+    document = {
+        "Id": "ab" * 32, "Name": "/rank1",
+        "Args": ["--model-path", "/w", "--api-key", "kkk", "--port", "8"],
+        "Config": {"Env": ["HF_TOKEN=hf_x", "OPENAI_API_KEY=sk", "NCCL_IB_HCA=roce", "PGPASS=a b"],
+                   "Cmd": ["--api-key", "kkk"]},
+    }  # fmt: skip
+    docker = tmp_path / "docker"
+    shown = (
+        f'case "$1" in ps) echo abab ;; *) cat <<"END"\n{json.dumps([document])}\nEND\n;; esac\n'
+    )
+    docker.write_text(f"#!/bin/sh\n{shown}")
+    docker.chmod(0o755)
+    (ask,) = [one for one in ASKS if one.command == "docker inspect $(docker ps -aq)"]
+    script = f'PATH="{tmp_path}:$PATH"\n{ask.script(Context(root="/"))}'
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert [one for one in ("hf_x", "sk", "a b", "kkk") if one in done.stdout] == []
+    reading = ask.reading("n1", 0, done.stdout)
+    facts = [one.fact for one in understand([reading], READERS).observations]
+    (containers,) = [fact for fact in facts if isinstance(fact, Containers)]
+    assert containers.containers[0].args == ("--model-path", "/w")
+    assert containers.containers[0].environment == ("NCCL_IB_HCA=roce",)
