@@ -9,7 +9,8 @@ from sparkserve.checks.check import Check, Judgement, passed
 from sparkserve.checks.scene import Scene
 from sparkserve.facts import runtime
 from sparkserve.facts.containers import Containers
-from sparkserve.facts.rendered import ProfileDigests
+from sparkserve.facts.rendered import ProfileDigests, RenderedArgv
+from sparkserve.facts.settings_text import options_of
 from sparkserve.facts.sockets import Listener, Listeners
 from sparkserve.model.facts import Unobserved
 
@@ -106,6 +107,37 @@ def _reverted(scene: Scene) -> Iterator[Judgement]:
                 )  # fmt: skip
 
 
+def _other_arguments(scene: Scene) -> Iterator[Judgement]:
+    """What differs between a running command line and the one that would be rendered now."""
+    rendered = [argv.argv for _, argv, _ in scene.seen(RenderedArgv)]
+    if len(rendered) != 1:
+        return
+    wanted = options_of(rendered[0])
+    for place, fact in scene.each(Containers):
+        for container in fact.containers:
+            told = options_of(container.args or ())
+            if not told or not set(told) & set(wanted):
+                continue
+            changed = [
+                f"--{name} {told.get(name, 'is not given')}, wanted {wanted.get(name, 'not given')}"
+                for name in dict.fromkeys((*wanted, *told))
+                if told.get(name) != wanted.get(name)
+            ]
+            name = container.name or "the running container"
+            if changed:
+                yield Judgement(
+                    place, "fail", observed=f"{name} runs with " + "; ".join(changed),
+                    expected="the arguments of the profile",
+                )  # fmt: skip
+            else:
+                yield passed(place, f"{name} runs with the profile's {len(wanted)} options")
+
+
+def _running(scene: Scene) -> Iterator[Judgement]:
+    yield from _reverted(scene)
+    yield from _other_arguments(scene)
+
+
 CHECKS: tuple[Check, ...] = (
     Check(
         "PORT.HOLDER", "ENG_PORT_BUSY", "Nobody holds the ports", ("doctor", "launch"), "error",
@@ -117,7 +149,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "RUN.CONFIG", "ENG_CONFIG_REVERTED", "What runs is the profile", ("verify", "doctor"),
-        "error", "engine", (ProfileDigests, Containers), _reverted,
+        "error", "engine", (ProfileDigests, Containers), _running,
         why="a container that was started before the profile changed, or by another tool, keeps "
         "its old settings",
         fix="sparkserve stop, then sparkserve launch with the profile",

@@ -209,3 +209,13 @@ class TestRunningProfile:
         assert found.verdict == "FAIL"
         assert "the running config is not the profile" in found.observed
         assert loud(running, what("sha256 of profile on disk", "aaaa1111ffff\n")) == []
+
+    def test_arguments_that_differ_from_the_rendered_ones_are_listed(self) -> None:
+        args = '[{"Name":"/r0","Args":["--tp-size","4","--chunked-prefill-size","2048"]}]'
+        running = command("docker inspect r0", args, "n1")
+        rendered = what("rendered argv", "--tp-size 4 --chunked-prefill-size 4096\n")
+        (found,) = failing("ENG_CONFIG_REVERTED", running, rendered)
+        assert "--chunked-prefill-size 2048, wanted 4096" in found.observed
+        assert "tp-size" not in found.observed
+        same = what("rendered argv", "--chunked-prefill-size 2048 --tp-size 4\n")
+        assert failing("ENG_CONFIG_REVERTED", running, same) == []
