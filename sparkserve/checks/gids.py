@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkserve.checks.check import Check, Judgement, passed
-from sparkserve.checks.fabric_view import at, has_fabric, is_alone, pin_at, selector_at
+from sparkserve.checks.fabric_view import at, is_alone, pin_at, selector_at
 from sparkserve.checks.scene import Scene
 from sparkserve.engine.gid import Member, as_set, common_indexes, member, select
 from sparkserve.facts.rdma import Rdma
@@ -126,14 +126,14 @@ def _free(scene: Scene, place: str | None, members: list[Member]) -> Judgement:
     if common_indexes(members):
         return passed(place, f"usable GID indexes: {sets}")
     # With nothing pinned and nothing named NCCL picks per device, which this does not hinder.
-    free = scene.wish is not None and not selector_at(scene, place).tokens
+    free = scene.fleet is not None and not selector_at(scene, place).tokens
     return Judgement(
         place,
         "fail",
         observed=f"no index works on all ports: {sets}",
         expected="one index for all selected ports",
         fix=_UNSET + ", or name only ports with a common index in NCCL_IB_HCA",
-        severity="warning" if free or not has_fabric(scene) else None,
+        severity="warning" if free else None,
     )
 
 
