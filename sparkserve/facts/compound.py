@@ -26,27 +26,36 @@ _PARTS = {r.id: r for r in (*unified.READERS, *kernel.READERS, _FIRMWARE) if r.i
 
 
 def _readers(command: str) -> list[tuple[str, Reader]]:
-    """(part, its reader) for every part; none where one of the parts has no such reader."""
-    parts = [part for part in parts_of(command) if not part.startswith(("echo", "hostname"))]
+    """(part, its reader) for every part that has one."""
     found = []
-    for part in parts:
+    for part in parts_of(command):
         asked = Reading(command=part)
         reader = next((one for one in _PARTS.values() if one.takes(asked)), None)
-        if reader is None:
-            return []
-        found.append((part, reader))
+        if reader is not None and not _SILENT.fullmatch(part):
+            found.append((part, reader))
     return found
+
+
+_SILENT = re.compile(r"(?:echo|hostname|date|sleep|true)\b.*")
+
+
+def _is_compound(command: str) -> bool:
+    """Whether parts of at least two kinds are known, or one beside parts that tell nothing."""
+    known = _readers(command)
+    parts = parts_of(command)
+    silent = sum(1 for part in parts if _SILENT.fullmatch(part))
+    if len({reader.id for _, reader in known}) > 1:
+        return True
+    return bool(known) and silent > 0 and len(known) + silent == len(parts)
 
 
 @dataclass(frozen=True)
 class _Compound(Reader):
-    """A reader of lines whose parts are of at least two kinds."""
+    """A reader of lines of several commands."""
 
     def takes(self, reading: Reading) -> bool:
-        """Whether every part is known, and no single reader would see all of them."""
-        if reading.command is None:
-            return False
-        return len({reader.id for _, reader in _readers(reading.command)}) > 1
+        """Whether no single reader would see all of its parts."""
+        return reading.command is not None and _is_compound(reading.command)
 
 
 def _read(reading: Reading) -> Iterable[Fact]:

@@ -59,7 +59,7 @@ class ClockState(Fact):
     is_synchronised: bool
 
 
-_UNIT = re.compile(r"^[\s●*]*([\w@:.\\-]+?)\.service\b\s*(.*)$")
+_UNIT = re.compile(r"^[\s●○×↻*]*([\w@:.\\-]+?)\.service\b\s*(.*)$")
 _STATES = {"active": True, "inactive": False, "failed": False, "activating": True}
 
 
@@ -74,6 +74,10 @@ def _units(reading: Reading) -> Iterator[Services]:
             if state is None and (active := re.search(r"(?m)^\s*Active: (\w+)", text)):
                 state = _STATES.get(active[1])
             found.append(Service(name=match[1], is_active=state))
+    found += [
+        Service(name=name, is_active=False)
+        for name in re.findall(r"(?m)^Unit (\S+?)(?:\.service)? could not be found", text)
+    ]
     if not found and text.strip() and not re.search(r"\b0 (?:loaded )?units", text):
         raise UnusableOutput("no line of a service")
     yield Services(services=tuple(found))

@@ -234,7 +234,8 @@ READERS: tuple[Reader, ...] = (
         "unified.reserve", (Reserve,), _reserve,
         commands=(
             rf"{RUN}sysctl (?:-\w+ )*vm\.min_free_kbytes{END}",
-            rf"{RUN}sysctl -a ?\|.*min_free.*", rf"{RUN}{READ} .*/proc/sys/vm/min_free_kbytes{END}",
+            rf"{RUN}sysctl (?:-\w+|--all)(?: ?2>\S+)? ?\|.*min_free.*",
+            rf"{RUN}{READ} .*/proc/sys/vm/min_free_kbytes{END}",
             rf"{RUN}{READ} .*min_free_kbytes.*sysctl\S*(?: .*)?{END}",
         ),
         paths=(r".*proc/sys/vm/min_free_kbytes", r".*/sysctl(?:\.d/\S+)?\.conf"),

@@ -285,3 +285,16 @@ def test_text_that_does_not_hold_the_fact_is_not_observed(source: dict[str, str]
     facts = read("Segmentation fault (core dumped)\n", **source)
     assert facts
     assert all(isinstance(fact, Unobserved) for fact in facts)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "echo --- ; grep Cma /proc/meminfo",
+        "uname -r && grep -i cma /proc/meminfo && ulimit -l",
+        "ssh spark2 'uname -r; grep Cma /proc/meminfo'",
+    ],
+)
+def test_parts_that_nobody_reads_do_not_hide_the_others(command: str) -> None:
+    facts = read("---\n7.0.0-1-nvidia\nCmaTotal: 0 kB\nCmaFree: 4 kB\nunlimited\n", command=command)
+    assert Meminfo(cma_total_bytes=0, cma_free_bytes=4096) in facts

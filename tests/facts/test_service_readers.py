@@ -58,6 +58,11 @@ def test_active_service_is_seen_in_every_list(command: str, text: str) -> None:
     [
         ("systemctl is-active earlyoom", "inactive\n"),
         ("systemctl is-active earlyoom", "unknown\n"),
+        ("systemctl status earlyoom", "Unit earlyoom.service could not be found.\n"),
+        (
+            "systemctl status earlyoom",
+            "○ earlyoom.service - Early OOM\n   Active: inactive (dead)\n",
+        ),
         ("ps aux | grep earlyoom", "me 9 grep --color=auto earlyoom\n"),
         ("systemctl list-units --all", "earlyoom.service loaded inactive dead Early OOM\n"),
     ],
