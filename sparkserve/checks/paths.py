@@ -11,6 +11,10 @@ from sparkserve.facts.environment import Environment
 from sparkserve.facts.rendered import RenderedArgv, RenderedMounts
 
 _HOME = re.compile(r"/home/[^/]+")
+_DATA = re.compile(
+    r"(?:^|[._])(?:\w*path|\w*dir|directory|\w*cache|\w*home|mounts?|root|volume|source)$"
+)
+"""Keys of a wish that name data; an interpreter may lie in anybody's home."""
 
 
 def used_paths(scene: Scene, place: str | None) -> Iterator[tuple[str, str]]:
@@ -35,7 +39,7 @@ def used_paths(scene: Scene, place: str | None) -> Iterator[tuple[str, str]]:
                 if value.startswith("/"):
                     yield value, f"{name} ="
     for key, value in (scene.wanted.keys or {}).items():
-        if isinstance(value, str) and value.startswith("/"):
+        if isinstance(value, str) and value.startswith("/") and _DATA.search(key.lower()):
             yield value, f"{key} ="
 
 

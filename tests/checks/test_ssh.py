@@ -268,3 +268,11 @@ class TestHomes:
 )
 def test_words_come_through_the_quoting_of_a_remote_shell(argv: tuple[str, ...]) -> None:
     assert survives_quoting(argv)
+
+
+def test_interpreter_may_lie_in_another_home_and_data_may_not() -> None:
+    account = command("getent passwd bob", TestHomes.PASSWD, "node2")
+    tool = what("profile", "engine:\n  python: /home/alice/venv/bin/python\n", format="yaml")
+    assert loud(account, tool) == []
+    data = what("profile", "engram:\n  directory: /home/alice/rows\n", format="yaml")
+    assert failing("SSH_HOME_PATH", account, data)
