@@ -132,6 +132,17 @@ def _tcp(scene: Scene) -> Iterator[Judgement]:
                 fix=f"ip -4 route get {rate.target or '<peer>'}: the way must leave by a fabric"
                 " interface; then check cable and MTU",
             )
+        elif rate.is_iperf and rate.average_gbps <= DEGRADED_GBPS[1]:
+            yield Judgement(
+                place,
+                "fail",
+                observed=f"iperf {told}{_proof(scene, place)}",
+                expected="about 96 Gb/s untuned",
+                why="as much as a degraded adapter gives; RDMA tells whether it is one",
+                fix="ib_write_bw -d <hca> -x <gid> -q 8 --report_gbits <peer>: 8 to 25 Gb/s means a"
+                " degraded adapter and a cold power cycle",
+                severity="warning",
+            )
         elif usual is not None and rate.average_gbps < UNEVEN * usual:
             yield Judgement(
                 place,

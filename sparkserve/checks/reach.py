@@ -151,9 +151,12 @@ def _inside(address: str, network: str) -> bool:
 def _opening(scene: Scene, place: str | None, bad: list[Connection]) -> str:
     own = _fabric_addresses(scene, place)
     hit = [a for a in own if any(a.address == one.address for one in bad)] or own
+    ufw = scene.of(place, Ufw)
+    if ufw is None and scene.of(place, PacketFilter) is not None:
+        way = f"-i {hit[0].interface} -s {hit[0].network}" if hit else "-i <fabric interface>"
+        return f"sudo iptables -I INPUT {way} -j ACCEPT"
     if hit:
         return f"sudo ufw allow in on {hit[0].interface} from {hit[0].network}"
-    ufw = scene.of(place, Ufw)
     sources = [rule.source for rule in ufw.rules if "/" in rule.source] if ufw else []
     source = sources[0] if sources else "<fabric network>"
     return f"sudo ufw allow in on <fabric interface> from {source}"

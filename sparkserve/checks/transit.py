@@ -53,7 +53,10 @@ def _judge(scene: Scene) -> Iterator[Judgement]:
         told = _closed(rules, ways) if rules is not None and rules.chains else ([], [])
         problems += told[0]
         fixes += told[1]
-        problems += _astray(scene, place)
+        astray = _astray(scene, place)
+        problems += astray
+        if astray:
+            fixes.append("sudo ip route add <that network> via <neighbour on the way>")
         lost = _routeless(scene, place) if needed else []
         problems += [f"no route to {network}" for network in lost]
         fixes += [f"sudo ip route add {network} via <neighbour on the way>" for network in lost]

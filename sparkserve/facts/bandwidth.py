@@ -28,6 +28,8 @@ class Rate(Model):
     device: str | None = None
     target: str | None = None
     """The place at the other end, where the reading says it."""
+    is_iperf: bool = False
+    """Whether iperf measured it, which fills a port further than a plain stream."""
 
 
 class Rates(Fact):
@@ -129,7 +131,15 @@ def _iperf(reading: Reading) -> list[Fact]:
         gbps = gbps if gbps is not None else (sums[-1][0] if sums else None)
     if gbps is None:
         raise UnusableOutput("no result of iperf in the text")
-    return [Rates(rates=(Rate(tool="tcp", average_gbps=round(gbps, 3), target=_target(reading)),))]
+    return [
+        Rates(
+            rates=(
+                Rate(
+                    tool="tcp", average_gbps=round(gbps, 3), target=_target(reading), is_iperf=True
+                ),
+            )
+        )
+    ]
 
 
 def _iperf_json(text: str) -> float | None:

@@ -138,7 +138,8 @@ def _filter(reading: Reading) -> list[Fact]:
 
 
 _UFW_RULE = re.compile(
-    r"^(?P<to>\S.*?)\s{2,}(?P<action>(?:ALLOW|DENY|REJECT|LIMIT)(?: (?:IN|OUT|FWD))?)\s{2,}"
+    r"^(?:\[\s*\d+\]\s*)?(?P<to>\S.*?)\s{2,}"
+    r"(?P<action>(?:ALLOW|DENY|REJECT|LIMIT)(?: (?:IN|OUT|FWD))?)\s{2,}"
     r"(?P<source>\S.*?)\s*$",
     re.MULTILINE,
 )

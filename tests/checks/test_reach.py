@@ -334,3 +334,27 @@ def test_probe_lines_may_be_written_with_blanks() -> None:
     text = "10.9.0.7 20000 ok\n10.9.0.7 port 50001: timed out after 3 s\n"
     (finding,) = findings(told("connect probe", text, "s1", note="s1 -> s7"))
     assert verdicts([finding]) == [("NET_FIREWALL", "FAIL", "s7")]
+
+
+def test_numbered_rules_of_ufw_are_read() -> None:
+    text = (
+        "Status: active\n\n     To              Action      From\n"
+        "[ 1] 22/tcp          ALLOW IN    Anywhere\n[ 2] Anywhere        ALLOW IN    10.100.0.0/24\n"
+    )
+    assert findings(ran("sudo ufw status numbered", text, "n2")) == []
+    (finding,) = findings(
+        ran("ufw status numbered", text.replace("Anywhere   ", "443/tcp    "), "n2")
+    )
+    assert finding.code == "NET_FIREWALL"
+
+
+def test_way_to_a_far_node_that_leaves_by_the_office_network_is_named() -> None:
+    answer = "10.1.34.3 via 192.168.50.1 dev enP7s7 src 192.168.50.11 uid 0\n    cache\n"
+    (finding,) = findings(
+        ran("sysctl -n net.ipv4.ip_forward", "1\n", "n1"),
+        ran("ip route get 10.1.34.3", answer, "n1"),
+        RING,
+        code="NET_TRANSIT_DROPPED",
+    )
+    assert finding.observed == "the way to 10.1.34.3 leaves by enP7s7"
+    assert finding.fix.startswith("sudo ip route add")
