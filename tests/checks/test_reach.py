@@ -339,7 +339,8 @@ def test_probe_lines_may_be_written_with_blanks() -> None:
 def test_numbered_rules_of_ufw_are_read() -> None:
     text = (
         "Status: active\n\n     To              Action      From\n"
-        "[ 1] 22/tcp          ALLOW IN    Anywhere\n[ 2] Anywhere        ALLOW IN    10.100.0.0/24\n"
+        "[ 1] 22/tcp          ALLOW IN    Anywhere\n"
+        "[ 2] Anywhere        ALLOW IN    10.100.0.0/24\n"
     )
     assert findings(ran("sudo ufw status numbered", text, "n2")) == []
     (finding,) = findings(
