@@ -203,7 +203,8 @@ def _group_lines(group: _Alike) -> list[Line]:
         lines.append(line("    ", Span(f"{'why':>{_MARK - 2}}  ", "dim"), one_line(first.why)))
     for fix in dict.fromkeys(finding.fix for finding in group.findings if finding.fix):
         lines += [
-            pasted("    ", Span(f"{'fix':>{_MARK - 2}}  ", "dim"), part) for part in fix.splitlines()
+            pasted("    ", Span(f"{'fix':>{_MARK - 2}}  ", "dim"), part)
+            for part in fix.splitlines()
         ]
     seen = list(dict.fromkeys(text for f in group.findings for text in f.evidence))
     shown = [*seen[:_EVIDENCE_LINES], *([f"and {len(seen) - 3} more"] if len(seen) > 3 else [])]
