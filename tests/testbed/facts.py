@@ -200,6 +200,7 @@ def tool_files(facts: Facts) -> dict[str, str]:
     }
     files = {
         "facts.json": json.dumps(values, indent=1) + "\n",
+        "facts.repr": f"{values!r}\n",
         # for tools written in shell: an interpreter's start would cost more than all they do
         "facts.sh": "".join(f"{name}={shlex.quote(str(v))}\n" for name, v in plain.items()),
         "services": "".join(f"{line}\n" for line in facts.services),
