@@ -21,7 +21,7 @@ _AROUND: tuple[Pattern, ...] = (
         "ssh-copy-id -i KEY USER@NODE", "B43", "ssh",
     ),
     Pattern(
-        "nfs-export", regex(r"(?P<what>\S+) does not support NFS export"), "fault",
+        "nfs-export", regex(r"(?P<what>\S{1,300}) does not support NFS export"), "fault",
         "{what} lies on a file system that NFS cannot export, such as an overlay",
         ("CTR_NFS_EXPORT_OVERLAY",), "export a bind mount of a real disk", "B42", "exporter",
     ),

@@ -219,7 +219,7 @@ _METRIC = re.compile(rf"^([A-Za-z_:][\w:]*)(\{{[^}}]*\}})?\s+({_NUMBER})(?:\s+\d
 
 def _metrics(reading: Reading) -> Iterable[Fact]:
     scrapes: list[dict[str, float]] = []
-    for block in re.split(r"(?m)^\s*(?:--+|==+)[^\n]*$", reading.text):
+    for block in re.split(r"(?m)^[ \t]*(?:--+|==+)[^\n]*$", reading.text):
         scrape: dict[str, float] = {}
         for line in block.splitlines():
             if found := _METRIC.match(line.strip()):
@@ -228,7 +228,7 @@ def _metrics(reading: Reading) -> Iterable[Fact]:
             scrapes.append(scrape)
     if not scrapes:
         raise UnusableOutput("no metric in the form of Prometheus")
-    between = " ; ".join(re.findall(r"(?m)^\s*(?:--+|==+|#).*$", reading.text))
+    between = " ; ".join(re.findall(r"(?m)^[ \t]*(?:--+|==+|#).*$", reading.text))
     yield MetricScrapes(
         scrapes=tuple(scrapes), period_s=period_s(_words(reading)) or period_s(between)
     )
