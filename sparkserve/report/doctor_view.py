@@ -23,7 +23,8 @@ from sparkserve.report.text import Line, Span, Style, line, one_line, pasted, wr
 _CLUSTER = "cluster"
 _UNNAMED = ("this-machine", "hosts")
 """Clusters that have no file, so no name that an option takes."""
-_EVIDENCE_LINES = 3
+_EVIDENCE_LINES = 1
+"""What else was seen is in the JSON document."""
 _MARK = 8
 _STYLES: dict[str, Style] = {
     "PASS": "good", "WARN": "warn", "UNKNOWN": "warn", "SKIPPED": "dim", "INFO": "name",
@@ -207,7 +208,8 @@ def _group_lines(group: _Alike) -> list[Line]:
             for part in fix.splitlines()
         ]
     seen = list(dict.fromkeys(text for f in group.findings for text in f.evidence))
-    shown = [*seen[:_EVIDENCE_LINES], *([f"and {len(seen) - 3} more"] if len(seen) > 3 else [])]
+    more = len(seen) - _EVIDENCE_LINES
+    shown = [*seen[:_EVIDENCE_LINES], *([f"and {more} more"] if more > 1 else seen[1:])]
     lines += [line("    ", Span(f"{'seen':>{_MARK - 2}}  ", "dim"), one_line(t)) for t in shown]
     return lines
 
