@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from sparkserve.checks.check import Check, Judgement, passed
 from sparkserve.checks.scene import Scene
-from sparkserve.facts.exports import Export, Exports, Modes, Volume
+from sparkserve.facts.exports import Export, Exports, Modes, NfsService, Volume
 from sparkserve.facts.filesystems import Filesystems, PathKind, PathKinds, is_below
 from sparkserve.facts.logs import EngineLog
 from sparkserve.facts.rendered import ProfileValue
@@ -233,6 +233,19 @@ def _concerns(scene: Scene, export: Export) -> bool:
     return path.startswith("/") and (is_below(path, export.path) or is_below(export.path, path))
 
 
+def _answers(scene: Scene) -> Iterator[Judgement]:
+    for place, service in scene.each(NfsService):
+        if service.answers:
+            yield passed(place, "the NFS server answers")
+        else:
+            yield Judgement(
+                place, "fail", observed=f"no NFS server answers: {service.message}",
+                expected="NFS version 4, ready and waiting",
+                fix=f"on {place or 'the server'}: sudo systemctl start nfs-server, or start the "
+                "exporter's container",
+            )  # fmt: skip
+
+
 NFS: tuple[Check, ...] = (
     Check(
         "NFS.EXPORTABLE", "CTR_NFS_EXPORT_OVERLAY", "The exported folder is on a real disk",
@@ -257,6 +270,14 @@ NFS: tuple[Check, ...] = (
         "for each worker",
         fix="use the server's address on the network that the two share",
         symptom="The mount hangs on one worker, or weights come over the slow management network.",
+        text_only="profiles of sparkserve name no NFS server",
+    ),
+    Check(
+        "WEIGHTS.NFS", "STO_NFS_NOT_RUNNING", "The NFS server of the weights runs", ("doctor",),
+        "warning", "hardware", (NfsService,), _answers,
+        why="a mount of a server that does not answer hangs instead of failing",
+        fix="sudo systemctl start nfs-server",
+        symptom="The load of every worker stands still at its first file.",
         text_only="profiles of sparkserve name no NFS server",
     ),
     Check(

@@ -28,6 +28,13 @@ class Exports(Fact):
     exports: tuple[Export, ...] = ()
 
 
+class NfsService(Fact):
+    """Whether an NFS server answers at its own machine."""
+
+    answers: bool
+    message: str = ""
+
+
 class Volume(Fact):
     """A docker volume's options."""
 
@@ -107,6 +114,16 @@ def _exports(reading: Reading) -> Iterator[Exports]:
     yield Exports(exports=tuple(found))
 
 
+def _service(reading: Reading) -> Iterator[NfsService]:
+    text = reading.text.strip()
+    if re.search(r"ready and waiting", text):
+        yield NfsService(answers=True)
+    elif re.search(r"(?i)not registered|not available|timed out|refused|unable to receive", text):
+        yield NfsService(answers=False, message=last_line(text))
+    else:
+        raise UnusableOutput(f"no answer of rpcinfo: {text[:80]}")
+
+
 def _modes(reading: Reading) -> Iterator[Modes]:
     found = []
     for line in reading.text.splitlines():
@@ -167,6 +184,10 @@ READERS: tuple[Reader, ...] = (
             r"cat /var/lib/nfs/etab",
         ),
         paths=(r"\S*/etc/exports(?:\.d/\S+)?", r"/var/lib/nfs/etab"), whats=(r"exports",),
+    ),
+    Reader(
+        "exports.service", (NfsService,), _service,
+        commands=(r"rpcinfo .*-[tu] \S+ (?:nfs|100003)\b.*",),
     ),
     Reader(
         "exports.unreadable", (Modes,), _unreadable,

@@ -150,6 +150,19 @@ class TestRights:
         assert loud(offered, command("find /m -printf '%m %p\\n'", "644 /m/a\n", "n1")) == []
 
 
+class TestServer:
+    LINE = "timeout 3 rpcinfo -t 127.0.0.1 nfs 4"
+
+    def test_server_that_does_not_answer_warns(self) -> None:
+        text = "rpcinfo: RPC: Program not registered\nprogram 100003 is not available\n"
+        (found,) = failing("STO_NFS_NOT_RUNNING", command(self.LINE, text, "head", rc=1))
+        assert (found.node, found.verdict) == ("head", "WARN")
+
+    def test_server_that_answers_passes(self) -> None:
+        text = "program 100003 version 4 ready and waiting\n"
+        assert loud(command(self.LINE, text, "head")) == []
+
+
 class TestPorts:
     @pytest.mark.parametrize(
         ("line", "text"),
