@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from sparkserve.facts.bandwidth import Rates
+from sparkserve.facts.bandwidth import ErrorCounters, Rates
 from sparkserve.facts.firewall import Connections
 from sparkserve.facts.reader import understand
 from sparkserve.facts.registry import READERS
@@ -123,6 +123,7 @@ def test_counters_of_a_plain_machine_are_read_before_and_after() -> None:
         )
         reading = Reading(what=test.what, text=done.stdout, node="a")
         ((_, fact, _, _),) = understand([reading], READERS).observations
+        assert isinstance(fact, ErrorCounters)
         facts.append(fact)
     both = facts[0].merged(facts[1])
     assert both.before.keys() == both.after.keys() != set()
