@@ -49,7 +49,8 @@ def docker_problem(reading: Reading) -> DockerDaemon | None:
     for problem, regex in _REFUSED:
         if found := re.search(f".*(?:{regex[4:]}).*", reading.text, re.IGNORECASE):
             return DockerDaemon.model_validate({"problem": problem, "message": found[0].strip()})
-    if reading.rc == 127:
+    # Our own question for containers needs python3, too.
+    if reading.rc == 127 and "python3" not in reading.text:
         return DockerDaemon(problem="absent", message=reading.text.strip()[:200])
     return None
 
@@ -358,7 +359,13 @@ def _each(listing: str, inspect: str) -> Ask:
 
 
 ASKS: tuple[Ask, ...] = (
-    ask_command("containers.info", "docker info --format '{{json .}}'", format="json"),
+    Ask(
+        # Warnings stand before the document, and the refusal of the daemon in its place.
+        "containers.info",
+        lambda _: "d=$(docker info --format '{{json .}}' 2>&1); s=$?\n"
+        "printf '%s\\n' \"$d\" | grep -v '^WARNING:'; exit $s",
+        command="docker info --format '{{json .}}'", format="json",
+    ),
     ask_command("containers.ps", "docker ps -a --format '{{json .}}'", format="json"),
     _each("docker ps -aq", "docker inspect"),
     _each("docker images -q", "docker image inspect"),
