@@ -306,11 +306,13 @@ for p in "$@"; do
   rows=$(grep -Hv '^0000:0000:0000:0000:0000:0000:0000:0000$' "$PWD/$p"/gids/* 2>/dev/null)
   [ -n "$rows" ] || continue
   printf '%s\\n' "$rows"
+  files=
   for row in $(printf '%s\\n' "$rows" | sed 's/:.*//'); do
     index=${row##*/}
-    set -- "$PWD/$p/gid_attrs/types/$index" "$PWD/$p/gid_attrs/ndevs/$index"
-    grep -H . "$@" 2>/dev/null
+    files="$files $PWD/$p/gid_attrs/types/$index $PWD/$p/gid_attrs/ndevs/$index"
   done
+  # One process for all of them; no name in /sys holds a blank.
+  grep -H . $files 2>/dev/null
 done
 :
 """
