@@ -167,7 +167,10 @@ def _read_node(subject: Subject, node: Node, host: Host, doors: Doors) -> Bundle
     questions = subject.questions
     clock = f"printf '\\n{marker} clock %s\\n' \"$(date +%s.%N)\"\n"
     begun = doors.now()
-    script = clock + compose(questions, subject.context(node), marker) + clock
+    context = subject.context(node)
+    # The first question tells the node's clock, so its own time counts as part of the way.
+    parts = (compose(some, context, marker) for some in (questions[:1], questions[1:]))
+    script = clock.join(["", *parts, ""])
     result = host.script(script, timeout_s=READ_LIMIT_S)
     sections = split(result.stdout, marker)
     _refuse_nothing(node.name, result, answered=bool(sections))
@@ -185,9 +188,12 @@ def _read_node(subject: Subject, node: Node, host: Host, doors: Doors) -> Bundle
 
 
 def _way_s(result: Result, marker: str) -> float:
-    """The part of the round trip that the node did not work: what its clock may be off by."""
+    """The part of the round trip by which the node's clock may seem to be off.
+
+    That is all but the time that the node worked after it had told its clock.
+    """
     times = re.findall(rf"^{marker} clock (\d+\.\d+)$", result.stdout, re.MULTILINE)
-    worked_s = float(times[-1]) - float(times[0]) if len(times) == 2 else 0.0
+    worked_s = float(times[-1]) - float(times[1]) if len(times) == 3 else 0.0
     # A clock that is set meanwhile says nothing.
     return result.elapsed_s - worked_s if 0 < worked_s < result.elapsed_s else result.elapsed_s
 
