@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import string
+from collections.abc import Sequence
 
 import pytest
 
+from sparkserve.checks.diagnose import diagnose
 from sparkserve.model.reading import Reading
 from sparkserve.ops.mask import mask
+from tests.casefiles import ALL, Variant
 
 
 def masked(*texts: str) -> list[str]:
@@ -132,3 +135,14 @@ def test_long_texts_take_linear_time() -> None:
     random.seed(7)
     words = "".join(random.choices(string.ascii_letters + "-_:.0123456789", k=400_000))
     assert len(masked(words)[0]) > 300_000
+
+
+@pytest.mark.parametrize("variant", ALL, ids=lambda variant: variant.id)
+def test_masked_texts_are_judged_as_before(variant: Variant) -> None:
+    def judged(readings: Sequence[Reading]) -> list[tuple[str, str, str]]:
+        findings = diagnose(readings).findings
+        return sorted((f.check_id, f.node or "", f.verdict) for f in findings)
+
+    hidden = mask(variant.readings)
+    assert judged(hidden) == judged(variant.readings)
+    assert diagnose(hidden).unread == diagnose(variant.readings).unread
