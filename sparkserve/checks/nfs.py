@@ -27,7 +27,7 @@ def _exportable(scene: Scene) -> Iterator[Judgement]:
     refused: dict[str, str | None] = {}
     for place, log, _ in scene.seen(EngineLog):
         for line in log.lines:
-            if found := re.search(r"(/\S*) does not support NFS export", line.text):
+            if found := re.search(r"(?<!\S)(/\S{0,300}) does not support NFS export", line.text):
                 refused.setdefault(found[1], place)
     kinds = [(place, one) for place, fact, _ in scene.seen(PathKinds) for one in fact.kinds]
     kinds += [

@@ -36,6 +36,8 @@ _EXCEPTION_ROW = Pattern(
     "exception", re.compile(r"(?P<what>.*)", re.DOTALL), "fault", "the engine raised {what}"
 )
 _GENERIC = ("exception", "traceback")
+_LONGEST_CHARS = 4000
+"""No sign of a fault stands farther behind in its line; a dumped request is longer."""
 _NEAR_LINES = 20
 """Lines within which an exception is explained. [proposal]"""
 _MILD = re.compile(
@@ -105,6 +107,7 @@ class Watcher:
         at: when it was written, in the common time of all ranks; None where that is not known.
         """
         self._count += 1
+        line = line[:_LONGEST_CHARS]
         seen = self._ranks.setdefault(rank, _Rank())
         seen.tail.append(line)
         if not _INSIDE.match(line):

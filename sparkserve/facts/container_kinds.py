@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from sparkserve.facts.reader import Fact
 from sparkserve.model.base import Model
+
+# What docker itself accepts as a name; any other text in its place is not docker's answer.
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,/-]*$")]
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
+Status = Annotated[
+    str,
+    Field(pattern=r"(?i)^(created|running|paused|restarting|removing|exited|dead|stopped)$"),
+]
 
 
 class Mount(Model):
@@ -21,14 +32,14 @@ class Mount(Model):
 class Container(Model):
     """What is known about one container; every field may be unknown."""
 
-    name: str | None = None
+    name: Name | None = None
     """Without the leading slash."""
-    id: str | None = None
+    id: Annotated[str, Field(pattern=r"^[0-9A-Za-z:]+$")] | None = None
     """As printed; may be shortened."""
     image: str | None = None
     """Reference by which it was started."""
     image_id: str | None = None
-    status: str | None = None
+    status: Status | None = None
     """``created``, ``running``, ``paused``, ``restarting``, ``exited``, ``dead``."""
     exit_code: int | None = None
     oom_killed: bool | None = None
@@ -99,8 +110,8 @@ class DockerInfo(Fact):
     """What ``docker info`` tells."""
 
     runtimes: tuple[str, ...] | None = None
-    default_runtime: str | None = None
-    storage_driver: str | None = None
+    default_runtime: Word | None = None
+    storage_driver: Word | None = None
     root_dir: str | None = None
     server_version: str | None = None
     has_cdi_gpu: bool | None = None
@@ -115,8 +126,8 @@ class Image(Model):
     reference: str | None = None
     id: str | None = None
     digests: tuple[str, ...] = ()
-    os: str | None = None
-    architecture: str | None = None
+    os: Word | None = None
+    architecture: Word | None = None
     labels: dict[str, str] | None = None
     environment: tuple[str, ...] | None = None
 

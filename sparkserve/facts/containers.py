@@ -46,9 +46,10 @@ _REFUSED = (
 
 def docker_problem(reading: Reading) -> DockerDaemon | None:
     """How docker refused to answer; None where it answered."""
+    lines = reading.text.splitlines()
     for problem, regex in _REFUSED:
-        if found := re.search(f".*(?:{regex[4:]}).*", reading.text, re.IGNORECASE):
-            return DockerDaemon.model_validate({"problem": problem, "message": found[0].strip()})
+        if told := next((line for line in lines if re.search(regex, line)), None):
+            return DockerDaemon.model_validate({"problem": problem, "message": told.strip()})
     # Our own question for containers needs python3, too.
     if reading.rc == 127 and "python3" not in reading.text:
         return DockerDaemon(problem="absent", message=reading.text.strip()[:200])
@@ -79,6 +80,9 @@ def _listed(call: Call, reading: Reading) -> Iterator[Fact]:
     else:
         rows = documents(call, text) if text.strip() else []
     containers = tuple(container_of_row(row) for row in rows)
+    for row, made in zip(rows, containers, strict=True):
+        if str(row.get("Status") or "").strip() and made.status is None:
+            raise UnusableOutput(f"no status of a container: {str(row['Status'])[:80]}")
     whole = not call.filtered and not any(o.startswith(("-n", "-l")) for o in call.options)
     yield Containers(
         containers=containers,

@@ -36,13 +36,23 @@ class PreviousKernelLog(Fact):
     lines: tuple[str, ...] = ()
 
 
+# A time in brackets, a date of syslog or ISO, or the name of what speaks and a colon.
+_KERNEL_LINE = re.compile(
+    r"^\s*(?:<\d+>)?\[[\w\s.:,+-]{3,40}\]|^\s*[A-Z][a-z]{2} [ \d]\d \d\d:|^\s*\d{4}-\d\d-\d\d[T ]"
+    r"|\bkernel\b|^\s*[\w./()-]{2,40}(?: [\w.:-]{3,40}){0,3}:|^\s*-- "
+)
+
+
 def _lines(text: str) -> tuple[str, ...]:
     found = [line.rstrip() for line in text.splitlines() if line.strip()]
     if found and all(_NOT_ALLOWED.search(line) for line in found):
         raise UnusableOutput(f"the kernel's log may not be read: {found[0].strip()[:200]}")
     if found and any(_NO_SUCH_BOOT.search(line) for line in found[:3]):
         raise UnusableOutput(f"that boot's log was not kept: {found[0].strip()[:200]}")
-    return tuple(line for line in found if not _JOURNAL_REMARK.fullmatch(line))
+    lines = tuple(line for line in found if not _JOURNAL_REMARK.fullmatch(line))
+    if lines and not any(_KERNEL_LINE.search(line[:400]) for line in lines):
+        raise UnusableOutput(f"no line of a kernel's log: {lines[0].strip()[:200]}")
+    return lines
 
 
 def _failed(reading: Reading) -> None:

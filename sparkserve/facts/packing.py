@@ -265,11 +265,12 @@ def _targets(reading: Reading) -> Iterable[Fact]:
 
 
 def _token_ids(reading: Reading) -> Iterable[Fact]:
-    ids = re.findall(r"(?<![\w.])-?[0-9]{1,12}(?![\w.])", reading.text)
-    if not ids:
-        raise UnusableOutput("no token id")
-    words = f"{reading.what} {reading.note} {reading.label}"
-    told = re.search(r"(?i)\bvocab\w*(?:[ _]size)?\s?[=:]?\s?([0-9]{2,9})\b", words)
+    words = [word for word in re.split(r"[\s,;\[\](){}|=:]+", reading.text) if word]
+    ids = [word for word in words if re.fullmatch(r"-?[0-9]{1,12}", word)]
+    if not ids or len(ids) * 2 < len(words):
+        raise UnusableOutput("no list of token ids")
+    said = f"{reading.what} {reading.note} {reading.label}"
+    told = re.search(r"(?i)\bvocab\w*(?:[ _]size)?\s?[=:]?\s?([0-9]{2,9})\b", said)
     yield TokenIds(ids=tuple(int(one) for one in ids), vocabulary=int(told[1]) if told else None)
 
 

@@ -6,6 +6,7 @@ from its content. A text that its reader cannot use becomes ``Unobserved`` with 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from sparkserve.model.facts import NodeFacts, Unobserved
 from sparkserve.model.reading import Format, Reading
 
 _RAW_LIMIT = 2000
+_LONGEST_LINE, _KEPT_HEAD, _KEPT_TAIL = 8000, 6000, 1990
 
 
 class Fact(Model):
@@ -77,13 +79,16 @@ class Reader:
 
     def read(self, reading: Reading) -> list[Observation]:
         """The reading's facts; one Unobserved per kind where the text is of no use."""
+        text = plain_text(reading.text)
+        plain = reading if text == reading.text else reading.model_copy(update={"text": text})
         try:
-            facts = list(self.parse(reading))
+            facts = list(self.parse(plain))
         except UnusableOutput as error:
             return self._nothing(reading, str(error))
-        except ValueError as error:
+        except (ValueError, OverflowError, RecursionError) as error:
             # pydantic's ValidationError, int() and json all end here: text of an unknown shape.
-            return self._nothing(reading, f"unexpected output: {str(error).splitlines()[0]}")
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            return self._nothing(reading, f"unexpected output: {reason}")
         return [Observation(reading.node, fact, type(fact), reading) for fact in facts]
 
     def _nothing(self, reading: Reading, reason: str) -> list[Observation]:
@@ -121,6 +126,32 @@ def ask_command(ask_id: str, command: str, *, format: Format = "text") -> Ask:
 def ask_file(ask_id: str, path: str, *, format: Format = "text") -> Ask:
     """An ask that prints one file."""
     return Ask(ask_id, lambda _: f"cat {path}", path=path, format=format)
+
+
+def plain_text(text: str) -> str:
+    """A text as parsers read it: no byte order mark, plain line ends, no endless line.
+
+    Notes: of a line longer than 8,000 characters the middle is left out, so that no pattern works
+    on it for minutes; JSON is known by its form and stays whole.
+    """
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    if len(text) <= _LONGEST_LINE or _is_json(text):
+        return text
+    # Variables of a process are separated by NUL, and all stand on one line.
+    return "".join(
+        f"{part[:_KEPT_HEAD]} ... {part[-_KEPT_TAIL:]}" if len(part) > _LONGEST_LINE else part
+        for part in re.split(r"([\n\0])", text)
+    )
+
+
+def _is_json(text: str) -> bool:
+    if text.lstrip()[:1] not in ("{", "["):
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def bare_command(command: str) -> str:

@@ -124,6 +124,9 @@ def _lines(text: str) -> dict[str, Any] | None:
 def _yaml(text: str) -> dict[str, Any] | None:
     import yaml
 
+    if text.count("[") + text.count("{") > _MOST_KEYS // 10:
+        # Deep flow style takes YAML's scanner quadratic time, and people write none.
+        return None
     try:
         nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
         tables = [_yaml_data(node, 0, [_MOST_KEYS]) for node in nodes if node is not None]

@@ -8,11 +8,13 @@ import pytest
 
 from sparkserve.checks.check import Check
 from sparkserve.checks.registry import ALL
+from sparkserve.facts.environment import Environment
 from sparkserve.facts.probe import Context, Probe
 from sparkserve.facts.reader import Ask, Reader
 from sparkserve.facts.registry import ALL as PROBES
 from sparkserve.facts.registry import ASKS, READERS
 from sparkserve.facts.ssh import Connection
+from sparkserve.facts.wanted import Wanted
 from tests.casefiles import CASES, case
 
 CODES = {case(folder.name[:3])["code"] for folder in CASES.glob("B[0-9][0-9]-*")}
@@ -22,8 +24,11 @@ def takers(ask: Ask) -> list[Reader]:
     return [reader for reader in READERS if reader.takes(ask.reading("node", 0, ""))]
 
 
-# Doctor itself writes whether it could log in.
-LIVE = {kind for ask in ASKS for reader in takers(ask)[:1] for kind in reader.gives} | {Connection}
+# Doctor itself writes whether it could log in, and what its profile wants.
+LIVE = {kind for ask in ASKS for reader in takers(ask)[:1] for kind in reader.gives}
+LIVE |= {Connection, Wanted}
+# `docker inspect` tells variables as well; without them it is no less of use.
+LIVE |= {Environment}
 GIVEN = {kind for reader in READERS for kind in reader.gives}
 
 
