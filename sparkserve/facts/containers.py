@@ -268,8 +268,8 @@ def memlock_of(text: str, *, in_container: bool) -> Memlock:
         UnusableOutput: the text holds no such limit.
     """
     text = text.strip()
-    row = re.search(r"(?im)^\s*max locked memory\s+(?:\([^)]*\)\s*)?(\S+)", text) or re.search(
-        r"(?im)^\s*memlock\s.*?\s(\d+|unlimited)\b", text
+    row = re.search(r"(?im)^[ \t]*max locked memory\s+(?:\([^)]*\)\s*)?(\S+)", text) or re.search(
+        r"(?im)^[ \t]*memlock\s.*?\s(\d+|unlimited)\b", text
     )
     word = row[1] if row else text
     if word in ("unlimited", "-1", "infinity"):

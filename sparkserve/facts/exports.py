@@ -95,7 +95,7 @@ def _volume(reading: Reading) -> Iterator[Fact]:
 
 def _exports(reading: Reading) -> Iterator[Exports]:
     """``/etc/exports``, ``exportfs -v`` and ``showmount -e``."""
-    text = re.sub(r"\\\\\n|\n\s+(?=\S+\()", " ", re.sub(r"(?m)#.*$", "", reading.text))
+    text = re.sub(r"\\\\\n|\n[ \t]+(?=\S{1,300}\()", " ", re.sub(r"(?m)#.*$", "", reading.text))
     found = []
     for line in text.splitlines():
         row = re.match(r'\s*(?:"(/[^"]*)"|(/\S*))\s+(\S.*)$', line)

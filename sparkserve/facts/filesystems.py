@@ -191,7 +191,7 @@ def _mounts(reading: Reading) -> Iterator[Filesystems]:
 
 
 def _mountpoint(reading: Reading) -> Iterator[Filesystems]:
-    told = re.search(r"(/\S*) is (not )?a mountpoint", reading.text)
+    told = re.search(r"(?<!\S)(/\S{0,300}) is (not )?a mountpoint", reading.text)
     if told is None:
         raise UnusableOutput(f"no answer of mountpoint: {reading.text.strip()[:80]}")
     path = told[1]

@@ -286,8 +286,9 @@ _TRIED = re.compile(
 
 def _tests(reading: Reading) -> Iterator[AddressTests]:
     found = []
-    for line in reading.text.splitlines():
-        line = re.sub(r"^nc: connect to |^Connection to |^\S+ to (?=\S+ port)", "", line.strip())
+    for shown in reading.text.splitlines():
+        line = " ".join(shown.split())
+        line = re.sub(r"^nc: connect to |^Connection to |^\S+ to (?=\S+ port)", "", line)
         row = _TRIED.match(re.sub(r"\(tcp\) failed: Connection ", "", line))
         if row:
             good = row["result"].lower() in ("ok", "open", "succeeded", "success", "connected")
