@@ -11,6 +11,7 @@ import pytest
 from sparkserve.facts.probe import PROBE_LIMIT_S
 from tests.e2e.doctor_fleet import DoctorFleet, told
 from tests.testbed.cluster import Testbed
+from tests.testbed.disk import REPOSITORY
 from tests.testbed.node import Node
 from tests.testbed.options import Options
 from tests.testbed.plugin import require_testbed
@@ -26,7 +27,8 @@ OF_THE_LOGIN = ("/run/sshd.log", "/run/utmp", "/var/log/lastlog", "/var/log/wtmp
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoctorFleet]:
     """Four healthy nodes with real file systems, checkpoint and shards."""
     require_testbed()
-    with Testbed(Options(nvme="ext4", nvme_mib=4096)) as testbed:
+    # bound, so that all nodes see the same code even where it changes while they run
+    with Testbed(Options(nvme="ext4", nvme_mib=4096, binds=(str(REPOSITORY),))) as testbed:
         made = DoctorFleet(testbed, tmp_path_factory.mktemp("doctor"))
         made.fill_disks()
         yield made

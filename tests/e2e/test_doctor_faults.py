@@ -18,6 +18,7 @@ from tests.e2e import doctor_scenes_network, doctor_scenes_nodes
 from tests.e2e.doctor_faults import Case, Scene
 from tests.e2e.doctor_fleet import Answer, DoctorFleet, Finding, told
 from tests.testbed.cluster import Testbed
+from tests.testbed.disk import REPOSITORY
 from tests.testbed.options import Options
 from tests.testbed.plugin import require_testbed
 
@@ -41,7 +42,8 @@ Look = Callable[[Scene], Seen]
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoctorFleet]:
     """Four healthy nodes with real file systems, checkpoint and shards."""
     require_testbed()
-    with Testbed(Options(nvme="ext4", nvme_mib=4096)) as testbed:
+    # bound, so that all nodes see the same code even where it changes while they run
+    with Testbed(Options(nvme="ext4", nvme_mib=4096, binds=(str(REPOSITORY),))) as testbed:
         made = DoctorFleet(testbed, tmp_path_factory.mktemp("doctor"))
         made.fill_disks()
         yield made
