@@ -84,10 +84,8 @@ def _build_rank(wanted: Wanted, rank: int) -> EngineSpec:
             wedge=WedgeRule(
                 after_s=profile.limits.wedge_after_s, power_w=profile.limits.wedge_power_w
             ),
-            # Only rank 0 serves requests, and an engine without metrics cannot be asked.
-            wedge_action=(
-                profile.limits.wedge_action if rank == 0 and profile.serving.metrics else "off"
-            ),
+            # An engine without metrics cannot be asked.
+            wedge_action=profile.limits.wedge_action if profile.serving.metrics else "off",
         ),
     )
 

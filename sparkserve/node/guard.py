@@ -280,7 +280,8 @@ class Guard:
             memory_watch.watch_floor(guard, self._end_here),
             memory_watch.watch_start(guard, self.run_dir, self._end_here),
         ]
-        if guard.wedge_action != "off":
+        # Only rank 0 serves requests.
+        if guard.wedge_action != "off" and self.spec.rank == 0:
             vigils.append(wedge_watch.watch(guard, self.spec.port, self._wedge_seen))
         return vigils
 
