@@ -140,7 +140,7 @@ def plain_text(text: str) -> str:
     # Variables of a process are separated by NUL, and all stand on one line.
     return "".join(
         f"{part[:_KEPT_HEAD]} ... {part[-_KEPT_TAIL:]}" if len(part) > _LONGEST_LINE else part
-        for part in re.split(r"([\n\0])", text)
+        for part in re.split(r"([\n\0])", re.sub(r"\n{50,}", "\n" * 50, text))
     )
 
 
