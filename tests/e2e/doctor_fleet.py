@@ -92,7 +92,11 @@ class DoctorFleet:
             "engine": {"kind": "sglang", "python": sys.executable},
             "parallel": {"tp": len(self.nodes)},
             "engram": {"directory": ENGRAM, "layout": "columns"},
-            "fabric": {"hca": ["rocep1s0f0", "roceP2p1s0f0"], "gid_index": 3},
+            "fabric": {
+                "hca": ["rocep1s0f0", "roceP2p1s0f0"],
+                "gid_policy": "pin",
+                "gid_index": 3,
+            },
             "limits": {"start_memory_gib": 100},
         }
         for key, values in sections.items():

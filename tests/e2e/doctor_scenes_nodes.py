@@ -120,6 +120,7 @@ SCENES = (
                 "MEM_RESTART_LOOP",
                 r"dsv41-rank3.*35",
                 r"docker update --restart=no dsv41-rank3",
+                follows=("GPU_BUSY",),
             ),
         ),
         profile=IMAGE_ENGINE,

@@ -63,6 +63,16 @@ def processes_of(node: Node) -> set[tuple[int, str]]:
     return {(process.pid, process.command) for process in node.processes()}
 
 
+def wait_settled(node: Node, before: set[tuple[int, str]]) -> None:
+    """Wait until the node runs what it ran before."""
+    # a question that nobody waits for any more is ended by its own time limit
+    wait_until(
+        lambda: processes_of(node) == before,
+        what=f"{node.name} as it was",
+        deadline_s=2 * PROBE_LIMIT_S,
+    )
+
+
 def test_healthy_cluster_is_clean(fleet: DoctorFleet, tmp_path: Path) -> None:
     answer = fleet.doctor("--save", tmp_path / "bundle")
     assert answer.bad == [], told(answer.bad)
@@ -82,7 +92,7 @@ def test_reading_changes_nothing_on_any_node(fleet: DoctorFleet) -> None:
     before = [(files_of(node), settings_of(node), processes_of(node)) for node in fleet.nodes]
     fleet.doctor()
     for node, (files, settings, processes) in zip(fleet.nodes, before, strict=True):
-        wait_until(lambda n=node, p=processes: processes_of(n) == p, what=f"{node.name} as it was")
+        wait_settled(node, processes)
         assert files_of(node) == files
         assert settings_of(node) == settings
 
@@ -106,11 +116,7 @@ def test_doctors_that_are_ended_midway_leave_nothing_behind(fleet: DoctorFleet) 
             doctor.interrupt(number)
         assert [doctor.finish().code for doctor in running] == [130, -signal.SIGKILL]
         for each in fleet.nodes:
-            wait_until(
-                lambda n=each: processes_of(n) == before[n.name],
-                what=f"{each.name} as it was",
-                deadline_s=2 * PROBE_LIMIT_S,
-            )
+            wait_settled(each, before[each.name])
         # several questions ask this tool: a node that goes on reading for nobody asks it again
         assert node.read(asked) == "\n\n"
     finally:
