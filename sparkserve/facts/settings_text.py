@@ -127,6 +127,8 @@ def _yaml(text: str) -> dict[str, Any] | None:
     if text.count("[") + text.count("{") > _MOST_KEYS // 10:
         # Deep flow style takes YAML's scanner quadratic time, and people write none.
         return None
+    # A tab at the end of a line is no error to people.
+    text = "\n".join(line.rstrip() for line in text.split("\n"))
     try:
         nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
         tables = [_yaml_data(node, 0, [_MOST_KEYS]) for node in nodes if node is not None]
