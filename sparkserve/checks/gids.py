@@ -1,24 +1,101 @@
-"""GID tables against the index that NCCL is told to use."""
+"""GID tables against the index that NCCL is told to use.
+
+With a full profile the judgement is the very plan that a launch follows; a text that tells of an
+index is judged by what it tells.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sparkserve.checks.check import Check, Judgement, passed
-from sparkserve.checks.fabric_view import at, is_alone, pin_at, selector_at
+from sparkserve.checks.fabric_view import at, is_alone, pin_at, selector_at, variables_at
 from sparkserve.checks.scene import Scene
-from sparkserve.engine.gid import Member, as_set, common_indexes, member, select
-from sparkserve.facts.rdma import Rdma
+from sparkserve.engine.gid import Member, as_set, common_indexes, member, preferred_ip, select
+from sparkserve.facts import host, network
+from sparkserve.facts.nccl_library import NcclFiles, Version
+from sparkserve.facts.rdma import NoRdma, Rdma
 from sparkserve.facts.routes import Addresses
+from sparkserve.model.cluster import Node
+from sparkserve.model.facts import NodeFacts, Unobserved
 from sparkserve.model.rdma import RdmaPort
+from sparkserve.planning import gids as planning
+from sparkserve.planning.gids import GidEnd, GidPlan
+from sparkserve.planning.places import rendezvous_address
 
-_UNSET = "leave NCCL_IB_GID_INDEX unset (drop fabric.gid_index), so that NCCL picks per device"
+_UNSET = (
+    "leave NCCL_IB_GID_INDEX unset, so that NCCL picks per device, or let sparkserve launch find it"
+    " on each node (fabric.gid_policy = resolve)"
+)
+
+
+_RESOLVE = "--set fabric.gid_policy=resolve, which finds the index of each node at every launch"
+
+
+def planned(scene: Scene) -> tuple[GidPlan, ...]:
+    """What a launch tells every node, in rank order; nothing without profile, cluster or RDMA."""
+    if scene.wish is None or scene.fleet is None:
+        return ()
+    nodes = scene.fleet.nodes
+    if not planning.is_asked(scene.wish, len(nodes)):
+        return ()
+    return planning.plan(scene.wish, [_end(scene, node) for node in nodes])
+
+
+def _end(scene: Scene, node: Node) -> GidEnd:
+    rdma, blind = scene.of(node.name, Rdma), dict(scene.blind(Rdma)).get(node.name)
+    ports = rdma.ports if rdma is not None else None
+    if rdma is None and scene.of(node.name, NoRdma) is not None:
+        ports = ()
+    facts = scene.facts[node.name]
+    unread = "" if blind is None else blind.reason
+    seen = network.ADDRESSES.read(facts)
+    if isinstance(seen, Unobserved):
+        return GidEnd(node.name, ports, unread=unread or seen.reason)
+    addresses: dict[str, list[str]] = {}
+    for one in seen.addresses:
+        addresses.setdefault(one.interface, []).append(one.address)
+    return GidEnd(
+        node.name,
+        ports,
+        addresses,
+        _preferred(scene, node, facts, addresses),
+        _nccl(scene.of(node.name, NcclFiles)),
+        unread,
+    )
+
+
+def _preferred(
+    scene: Scene, node: Node, facts: NodeFacts, addresses: dict[str, list[str]]
+) -> str | None:
+    identity = host.IDENTITY.read(facts)
+    reached = None if isinstance(identity, Unobserved) else identity.ssh_address
+    address = rendezvous_address(node, reached, scene.profile)
+    holder = next((name for name, held in addresses.items() if address in held), None)
+    interface = node.interface or holder
+    own = addresses.get(interface, []) if interface else []
+    return preferred_ip(node.fabric_address, own, address, node.host)
+
+
+def _nccl(known: NcclFiles | None) -> Version | None:
+    """The oldest version that an engine of this node might load; the runtime's own count first."""
+    files = known.files if known else ()
+    own = [file.version for file in files if file.pid is None and file.version]
+    return min(own or [file.version for file in files if file.version], default=None)
 
 
 def _judge(scene: Scene) -> Iterator[Judgement]:
     if is_alone(scene):
         return
+    # A node that did not answer is another check's finding.
+    plans = [one for one in planned(scene) if scene.facts[one.node].values]
+    for one in plans:
+        yield from _by_plan(scene, one)
     for place, rdma in scene.each(Rdma):
+        running = "NCCL_IB_GID_INDEX" in variables_at(scene, place)
+        if any(one.node == place for one in plans) and not running:
+            continue
         ports = [port for port in rdma.ports if port.gids is not None]
         if not ports:
             continue
@@ -38,6 +115,37 @@ def _judge(scene: Scene) -> Iterator[Judgement]:
         members = _members(scene, place, chosen)
         if members:
             yield _by_pin(place, members, pin) if pin is not None else _free(scene, place, members)
+
+
+def _by_plan(scene: Scene, plan: GidPlan) -> Iterator[Judgement]:
+    """What a launch would make of one node."""
+    fabric = scene.profile.fabric
+    pin = fabric.gid_index if fabric.gid_policy == "pin" else None
+    if plan.problem and plan.members and pin is not None:
+        index = plan.choice.index if plan.choice else None
+        told = f" (here {index})" if index is not None else ""
+        yield replace(_by_pin(plan.node, list(plan.members), pin), fix=_RESOLVE + told)
+    elif plan.problem:
+        ports = f"NCCL_IB_HCA={plan.selector}" if plan.selector else "all active RDMA ports"
+        yield Judgement(
+            plan.node,
+            "unknown" if plan.is_unread else "fail",
+            observed=plan.told,
+            expected=f"one RoCE v2 index with an IPv4 address of this node on {ports}",
+            fix=plan.remedy,
+        )
+    elif plan.remark:
+        yield Judgement(
+            plan.node,
+            "fail",
+            observed=plan.remark,
+            expected="no fabric.gid_index, or one that holds on every node",
+            why=plan.told,
+            fix="--set fabric.gid_index=none (or --set fabric.gid_policy=pin where you mean it)",
+            severity="warning",
+        )
+    else:
+        yield passed(plan.node, "; ".join((plan.told, *plan.member_lines)))
 
 
 def _is_known(port: RdmaPort, pin: int | None) -> bool:

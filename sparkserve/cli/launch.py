@@ -92,7 +92,9 @@ def _show_plan(console: Console, doors: Doors, result: LaunchResult) -> None:
     from sparkserve.report.launch_view import finish
     from sparkserve.report.plan_view import dry_run_answer
 
-    answer = dry_run_answer(result.plan, result.specs, verbosity=console.settings.verbosity)
+    answer = dry_run_answer(
+        result.plan, result.specs, result.gids, verbosity=console.settings.verbosity
+    )
     finish(console, doors.now(), answer)
 
 

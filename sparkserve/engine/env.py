@@ -62,7 +62,11 @@ class EngineEnvironment:
         per_rank=True,
     )
     nccl_hca: str | None = _variable("NCCL_IB_HCA", "RDMA devices that NCCL may use.")
-    nccl_gid: str | None = _variable("NCCL_IB_GID_INDEX", "GID index on those devices.")
+    nccl_gid: str | None = _variable(
+        "NCCL_IB_GID_INDEX",
+        "GID index on those devices, found in this node's own tables at every launch.",
+        per_rank=True,
+    )
     device_order: str | None = _variable(
         "CUDA_DEVICE_ORDER", "`PCI_BUS_ID`: device numbers mean the same in every process."
     )
@@ -113,7 +117,7 @@ def render(profile: Profile, places: tuple[Place, ...], rank: int) -> dict[str, 
         gloo_interface=place.interface,
         nccl_interface=f"={place.interface}" if several and not cpu else None,
         nccl_hca=",".join(profile.fabric.hca) or None,
-        nccl_gid=None if profile.fabric.gid_index is None else str(profile.fabric.gid_index),
+        nccl_gid=None if place.gid_index is None else str(place.gid_index),
         device_order=None if cpu else "PCI_BUS_ID",
         allocator=None if cpu else "expandable_segments:False",
     )

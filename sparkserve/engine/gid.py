@@ -12,8 +12,9 @@ import ipaddress
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from sparkserve.model.profile import GidPolicy
 from sparkserve.model.rdma import RdmaPort
 
 MAX_TOKENS = 32
@@ -23,8 +24,6 @@ MAX_NUMBER = 999_999_999
 ANY_PORT = -1
 UNSET_NEEDS_NCCL = (2, 29, 3)
 """Oldest NCCL with which the index may be left to NCCL [proposal]."""
-
-GidPolicy = Literal["resolve", "unset", "pin"]
 
 
 class Token(NamedTuple):

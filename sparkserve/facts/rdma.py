@@ -29,6 +29,10 @@ class Rdma(Fact):
         return Rdma(ports=tuple(known.values()), listed=self.listed or other.listed)
 
 
+class NoRdma(Fact):
+    """The place itself says that it has no RDMA device, which is more than not telling of any."""
+
+
 _GID = r"(?:[0-9a-fA-F]{4}:){7}[0-9a-fA-F]{4}"
 _SHOW_GIDS = re.compile(
     rf"^\s*(\S+)\s+(\d+)\s+(\d+)\s+({_GID})\s+(?:(\d+\.\d+\.\d+\.\d+)\s+)?v(1|2)(?:\s+(\S+))?\s*$",
@@ -195,7 +199,9 @@ _TYPES = {"RoCE v2": ROCE_V2, "IB/RoCE v1": ROCE_V1, "RoCE v1": ROCE_V1}
 
 def _sysfs(reading: Reading) -> list[Fact]:
     """``path: value`` lines, or the one file that the path names; empty GID rows are no rows."""
-    if "no RDMA devices" in reading.text or is_absent(reading):
+    if "no RDMA devices" in reading.text:
+        return [NoRdma()]
+    if is_absent(reading):
         return []
     ports: dict[tuple[str, int], dict[str, str]] = {}
     rows: dict[tuple[str, int], dict[int, dict[str, str]]] = {}
@@ -286,7 +292,7 @@ READERS: tuple[Reader, ...] = (
     ),
     Reader(
         "rdma.sysfs",
-        (Rdma,),
+        (Rdma, NoRdma),
         _sysfs,
         commands=wherever(
             _SHELL + r"/sys/class/infiniband/.*",

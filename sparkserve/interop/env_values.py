@@ -193,7 +193,9 @@ def _take_extra_environment(source: EnvSource, overrides: _Overrides) -> None:
         key, equals, value = word.partition("=")
         if not equals or not key.isidentifier():
             raise source.error(extra, f"holds {key!r}, expected KEY=VALUE pairs")
-        if key.startswith("NCCL_") and key not in _NOT_NCCL:
+        if key == "NCCL_IB_GID_INDEX":
+            source.note(f"{extra} {key}", "the GID is found on each node")
+        elif key.startswith("NCCL_") and key not in _NOT_NCCL:
             overrides.set(f"fabric.nccl.{key}", value, extra)
         else:
             source.note(f"{extra} {key}", "sparkserve renders the engine's variables itself")

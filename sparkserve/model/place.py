@@ -20,6 +20,8 @@ class Place(Model):
     cpu_count: int
     package_dir: str
     """Folder of the sparkserve package in the runtime."""
+    gid_index: int | None = None
+    """GID index for NCCL on this node's RDMA ports; None = NCCL is not told one."""
 
     def below_root(self, folder: str, path: str) -> str:
         """An absolute path as it is, a relative one below ``<root>/<folder>``."""

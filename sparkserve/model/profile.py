@@ -14,6 +14,7 @@ from sparkserve.model.base import Model, digest
 from sparkserve.model.layout import Layout
 from sparkserve.model.vigil import WedgeAction
 
+GidPolicy = Literal["resolve", "unset", "pin"]
 EngineKind = Literal["sglang", "vllm", "light"]
 """``light`` is the simulated engine of ``--simulate`` and the tests: same flags, no model."""
 
@@ -147,8 +148,12 @@ class FabricSettings(Model):
     """Port of rank 0's guard."""
     hca: tuple[str, ...] = ()
     """RDMA devices for NCCL_IB_HCA; empty = none named."""
+    gid_policy: GidPolicy = "resolve"
+    """Where NCCL_IB_GID_INDEX comes from: ``resolve`` finds it in each node's own tables at every
+    launch, ``unset`` leaves it to NCCL 2.29.3 or newer, ``pin`` gives ``gid_index`` to all."""
     gid_index: int | None = Field(default=None, ge=0, le=255)
-    """NCCL_IB_GID_INDEX; None leaves NCCL's own choice."""
+    """The index of ``pin``, which must be usable on every selected port of every node; with
+    ``resolve`` a node that needs another one is told."""
     nccl: dict[str, str] = Field(default_factory=dict)
     """Further NCCL_* variables, equal on all ranks."""
 
@@ -157,6 +162,13 @@ class FabricSettings(Model):
         for name in self.nccl:
             if not name.startswith("NCCL_"):
                 raise ValueError(f"fabric.nccl holds NCCL_* variables only, got {name}")
+            if name == "NCCL_IB_GID_INDEX":
+                raise ValueError(
+                    f"{name} differs between nodes and is found on each; to give one, set "
+                    "fabric.gid_policy = pin and fabric.gid_index"
+                )
+        if self.gid_policy == "pin" and self.gid_index is None:
+            raise ValueError("gid_policy = pin needs gid_index")
         if self.dist_port == self.guard_port:
             raise ValueError(f"dist_port and guard_port are both {self.dist_port}")
         return self

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from sparkserve import __version__, runs
 from sparkserve.adapters import registry as adapter_registry
+from sparkserve.checks.gids import planned
 from sparkserve.engine import spec as engine_spec
 from sparkserve.errors import BusyError, ConfigError, SparkserveError
 from sparkserve.facts import checkpoint, host, runtime
@@ -26,10 +27,13 @@ from sparkserve.ops.bring_up import PHASES_BEFORE, BringUp, since
 from sparkserve.ops.doctor_live import Subject
 from sparkserve.ops.doors import Doors, Emitter, connect_all
 from sparkserve.ops.keyfile import read_api_key
+from sparkserve.ops.launch_gids import refuse_unplanned, with_index
+from sparkserve.ops.launch_gids import tell as tell_gids
 from sparkserve.ops.launch_look import Look, look, refuse_failures, tell
 from sparkserve.ops.shard_commands import named
 from sparkserve.ops.target import Resolved, Target, resolve
 from sparkserve.planning import launch as planning
+from sparkserve.planning.gids import GidPlan
 from sparkserve.planning.places import locate
 from sparkserve.runs import RunDirectory
 
@@ -57,6 +61,8 @@ class LaunchResult:
     plan: Plan
     specs: tuple[EngineSpec, ...]
     record: RunRecord | None
+    gids: tuple[GidPlan, ...] = ()
+    """Which GID index every rank is told, and why; empty = none is wanted."""
 
 
 @dataclass
@@ -69,6 +75,7 @@ class _Launch:
     seen: Look | None = None
     facts: dict[str, NodeFacts] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    gids: tuple[GidPlan, ...] = ()
 
     @property
     def emitter(self) -> Emitter:
@@ -118,6 +125,7 @@ def run(request: LaunchRequest, doors: Doors, observer: Observer) -> LaunchResul
             return _take_up(launch, existing.run_id)
         if launch.seen is not None:
             refuse_failures(launch.seen, launch.findings, emitter)
+        refuse_unplanned(launch.gids, launch.findings)
         return _dry(launch) if request.dry_run else _start(launch, doors)
     finally:
         for node in connected:
@@ -172,12 +180,14 @@ def _look(launch: _Launch, doors: Doors) -> None:
     started = time.monotonic()
     launch.seen = look(subject, list(launch.bring_up.hosts.values()), doors)
     launch.facts, launch.findings = launch.seen.facts, launch.seen.findings
+    launch.gids = planned(launch.seen.scene)
     launch.bring_up.timings_s["facts"] = since(started)
 
 
 def _specs(launch: _Launch, run_id: str) -> tuple[EngineSpec, ...]:
     places = tuple(
-        locate(node, launch.facts[node.name], launch.profile) for node in launch.cluster.nodes
+        with_index(locate(node, launch.facts[node.name], launch.profile), launch.gids)
+        for node in launch.cluster.nodes
     )
     sizes_bytes: dict[str, dict[str, int]] = {}
     for place in places:
@@ -218,7 +228,7 @@ def _pythons(launch: _Launch) -> list[str]:
 def _dry(launch: _Launch) -> LaunchResult:
     specs = _specs(launch, "dry-run")
     plan = runs.without_secrets(_plan(launch, specs))
-    return LaunchResult(launch.resolved, launch.findings, plan, specs, None)
+    return LaunchResult(launch.resolved, launch.findings, plan, specs, None, launch.gids)
 
 
 def _start(launch: _Launch, doors: Doors) -> LaunchResult:
@@ -226,6 +236,7 @@ def _start(launch: _Launch, doors: Doors) -> LaunchResult:
     with _locked(launch, directory), directory.event_writer() as log:
         launch.emitter.observers.append(log)
         launch.emitter.run_id = directory.run_id
+        tell_gids(launch.gids, launch.emitter)
         specs = _specs(launch, directory.run_id)
         plan = _plan(launch, specs)
         record = _new_record(launch, specs, directory.run_id)
@@ -237,7 +248,7 @@ def _start(launch: _Launch, doors: Doors) -> LaunchResult:
         if launch.seen is not None:
             names = [node.name for node in launch.cluster.nodes]
             remember(launch.cluster, launch.seen.scene, names, became_ready=True)
-        return LaunchResult(launch.resolved, launch.findings, plan, specs, record)
+        return LaunchResult(launch.resolved, launch.findings, plan, specs, record, launch.gids)
 
 
 @contextlib.contextmanager

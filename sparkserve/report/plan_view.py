@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from sparkserve.engine.sglang import differing
 from sparkserve.model.engine_spec import EngineSpec
 from sparkserve.model.plan import Effect, Plan, PutFile, Stage, Step
+from sparkserve.planning.gids import GidPlan
 from sparkserve.report.console import Answer
 from sparkserve.report.text import Line, Span, Style, line, one_line
 from sparkserve.runs import without_secrets
@@ -36,9 +37,12 @@ def differences(specs: Sequence[EngineSpec]) -> dict[str, list[Difference]]:
     }
 
 
-def dry_run_answer(plan: Plan, specs: Sequence[EngineSpec], *, verbosity: int) -> Answer:
+def dry_run_answer(
+    plan: Plan, specs: Sequence[EngineSpec], gids: Sequence[GidPlan] = (), *, verbosity: int
+) -> Answer:
     """The whole dry run.
 
+    gids: which GID index each rank is told, and why; empty = none is wanted.
     verbosity: 0 = the command line and environment of rank 0 stand for all, 1 = every rank's.
     """
     differ = differences(specs)
@@ -51,8 +55,14 @@ def dry_run_answer(plan: Plan, specs: Sequence[EngineSpec], *, verbosity: int) -
     for spec in specs if verbosity else specs[:1]:
         lines += [line(), *_rank(spec)]
     lines += [line(), *_differences(differ, [f"rank {spec.rank} {spec.node}" for spec in specs])]
+    if gids:
+        lines += [line(), *_gids(gids)]
     data = {
         "ok": True,
+        "gid_indexes": [
+            {"node": one.node, "index": one.index, "why": one.told, "ports": one.member_lines}
+            for one in gids
+        ],
         "plan": without_secrets(plan).model_dump(mode="json"),
         "ranks": [
             {"rank": s.rank, "node": s.node, "argv": list(s.argv), "env": s.env} for s in specs
@@ -147,6 +157,16 @@ def _differences(differ: Mapping[str, list[Difference]], ranks: Sequence[str]) -
             line("    ", Span(f"{rank:<{width}}  ", "dim"), "(not set)" if value is None else value)
             for rank, value in zip(ranks, one.values, strict=True)
         ]
+    return lines
+
+
+def _gids(gids: Sequence[GidPlan]) -> list[Line]:
+    """Per node the index that NCCL is told, and per port why it is usable."""
+    lines = [line(Span("GID index for NCCL, from each node's own tables", "bold"))]
+    for one in gids:
+        lines.append(line("  ", Span(one.node, "name"), f"  {one.told}"))
+        lines += [line("    ", Span(text, "dim")) for text in one.member_lines]
+        lines += [line("    ", Span(one.remark, "warn"))] if one.remark else []
     return lines
 
 

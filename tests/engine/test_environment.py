@@ -55,15 +55,21 @@ def test_nccl_settings_of_the_profile_reach_every_rank_as_they_are() -> None:
     wish = profile(
         fabric={
             "hca": ["rocep1s0f0", "roceP2p1s0f0"],
-            "gid_index": 3,
             "nccl": {"NCCL_BUFFSIZE": "1048576", "NCCL_PROTO": "^LL128"},
         }
     )
     variables = env.render(wish, (place(1), place(2)), 1)
     assert variables["NCCL_IB_HCA"] == "rocep1s0f0,roceP2p1s0f0"
-    assert variables["NCCL_IB_GID_INDEX"] == "3"
     assert variables["NCCL_BUFFSIZE"] == "1048576"
     assert variables["NCCL_PROTO"] == "^LL128"
+
+
+def test_each_rank_is_told_the_gid_index_of_its_own_node() -> None:
+    wish = profile(parallel={"tp": 3}, fabric={"hca": ["rocep1s0f0"], "gid_index": 7})
+    places = (place(1, gid_index=3), place(2, gid_index=0), place(3))
+    rendered = [env.render(wish, places, rank) for rank in range(3)]
+    assert [v.get("NCCL_IB_GID_INDEX") for v in rendered] == ["3", "0", None]
+    assert "NCCL_IB_GID_INDEX" in {row.name for row in env.rows() if row.per_rank}
 
 
 def test_every_variable_has_a_meaning_and_a_name_of_its_own() -> None:
