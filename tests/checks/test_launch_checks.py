@@ -170,3 +170,12 @@ def test_clock_skew_warns_and_does_not_block() -> None:
     (finding,) = failing([facts(1), facts(2, host_identity=late)])
     assert (finding.verdict, finding.node, finding.blocks) == ("WARN", "spark2", False)
     assert "30.0 s" in finding.observed
+
+
+def test_wrong_clock_of_the_head_is_not_blamed_on_the_three_others() -> None:
+    wrong = host.IDENTITY.read(facts(1))
+    assert not isinstance(wrong, Unobserved)
+    wrong = wrong.model_copy(update={"time_s": wrong.time_s - 45})
+    (finding,) = failing([facts(1, host_identity=wrong), facts(2), facts(3), facts(4)])
+    assert finding.node == "spark1"
+    assert finding.observed == "clock differs by 45.0 s from most nodes'"
