@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 
 from sparkserve.checks.check import Check, Judgement, passed
@@ -32,11 +33,33 @@ LARGE_BYTES = 16 << 20
 
 
 def _rdma(scene: Scene) -> Iterator[Judgement]:
+    judged = []
     for place, known, _ in scene.seen(Rates):
         # A test over all sizes starts with small ones, which are slow by nature.
         tests = [rate for rate in known.rates if rate.tool == "rdma"]
         if tests:
-            yield _judge_rdma(scene, place, max(tests, key=lambda one: one.average_gbps or 0))
+            best = max(tests, key=lambda one: one.average_gbps or 0)
+            judged.append((place, best, _judge_rdma(scene, place, best)))
+    yield from _blamed(judged)
+
+
+def _blamed(judged: Sequence[tuple[str | None, Rate, Judgement]]) -> Iterator[Judgement]:
+    """The judgements of several pairs, each failing one at the node that all failing ones share.
+
+    A pair has two ends, and the one that measured is not more suspect than the other. One node is
+    blamed where every failing test has it at an end, with two others at the other ends or more.
+    Otherwise the node that measured keeps the judgement.
+    """
+    slow = [{place, rate.target} for place, rate, one in judged if one.outcome == "fail"]
+    shared = set.intersection(*slow) if slow else set()
+    others = set().union(*slow) - shared
+    culprit = shared.pop() if len(shared) == 1 and len(others) > 1 else None
+    for place, _, one in judged:
+        if one.outcome == "fail" and culprit is not None and place != culprit:
+            told = f"{one.observed}, measured by {place}; every slow test has {culprit} at an end"
+            yield replace(one, node=culprit, observed=told)
+        else:
+            yield one
 
 
 def _judge_rdma(scene: Scene, place: str | None, rate: Rate) -> Judgement:
@@ -120,40 +143,44 @@ def _tcp(scene: Scene) -> Iterator[Judgement]:
     ]  # fmt: skip
     known = [rate.average_gbps for _, rate in found if rate.average_gbps is not None]
     usual = median(known) if len(known) > 2 else None
-    for place, rate in found:
-        told = "no result" if rate.average_gbps is None else f"{rate.average_gbps:g} Gb/s"
-        told += _way(rate)
-        if rate.average_gbps is None or rate.average_gbps < LEAST_TCP_GBPS:
-            yield Judgement(
-                place,
-                "fail",
-                observed=f"TCP {told}",
-                expected=f"at least {LEAST_TCP_GBPS:g} Gb/s",
-                fix=f"ip -4 route get {rate.target or '<peer>'}: the way must leave by a fabric"
-                " interface; then check cable and MTU",
-            )
-        elif rate.is_iperf and rate.average_gbps <= DEGRADED_GBPS[1]:
-            yield Judgement(
-                place,
-                "fail",
-                observed=f"iperf {told}{_proof(scene, place)}",
-                expected="about 96 Gb/s untuned",
-                why="as much as a degraded adapter gives; RDMA tells whether it is one",
-                fix="ib_write_bw -d <hca> -x <gid> -q 8 --report_gbits <peer>: 8 to 25 Gb/s means a"
-                " degraded adapter and a cold power cycle",
-                severity="warning",
-            )
-        elif usual is not None and rate.average_gbps < UNEVEN * usual:
-            yield Judgement(
-                place,
-                "fail",
-                observed=f"TCP {told}; the median pair has {usual:g} Gb/s",
-                expected=f"at least {UNEVEN * usual:.3g} Gb/s",
-                fix=f"check cable and MTU between {place} and {rate.target or 'its peer'}",
-                severity="warning",
-            )
-        else:
-            yield passed(place, f"TCP {told}")
+    yield from _blamed(
+        [(place, rate, _judge_tcp(scene, place, rate, usual)) for place, rate in found]
+    )
+
+
+def _judge_tcp(scene: Scene, place: str | None, rate: Rate, usual: float | None) -> Judgement:
+    told = "no result" if rate.average_gbps is None else f"{rate.average_gbps:g} Gb/s"
+    told += _way(rate)
+    if rate.average_gbps is None or rate.average_gbps < LEAST_TCP_GBPS:
+        return Judgement(
+            place,
+            "fail",
+            observed=f"TCP {told}",
+            expected=f"at least {LEAST_TCP_GBPS:g} Gb/s",
+            fix="ip -4 route get <the peer's fabric address>: the way must leave by a fabric"
+            " interface; then check cable and MTU",
+        )
+    if rate.is_iperf and rate.average_gbps <= DEGRADED_GBPS[1]:
+        return Judgement(
+            place,
+            "fail",
+            observed=f"iperf {told}{_proof(scene, place)}",
+            expected="about 96 Gb/s untuned",
+            why="as much as a degraded adapter gives; RDMA tells whether it is one",
+            fix="ib_write_bw -d <hca> -x <gid> -q 8 --report_gbits <peer>: 8 to 25 Gb/s means a"
+            " degraded adapter and a cold power cycle",
+            severity="warning",
+        )
+    if usual is not None and rate.average_gbps < UNEVEN * usual:
+        return Judgement(
+            place,
+            "fail",
+            observed=f"TCP {told}; the median pair has {usual:g} Gb/s",
+            expected=f"at least {UNEVEN * usual:.3g} Gb/s",
+            fix=f"check cable and MTU between {place} and {rate.target or 'its peer'}",
+            severity="warning",
+        )
+    return passed(place, f"TCP {told}")
 
 
 def _collective(scene: Scene) -> Iterator[Judgement]:

@@ -176,6 +176,25 @@ def tcp(client: str, server: str, gbps: float) -> Reading:
     return told("tcp pair test", text, client, note=f"{client} -> {server}")
 
 
+def rdma(client: str, server: str, gbps: str) -> Reading:
+    return told("ib_write_bw", perftest(gbps), client, note=f"{client} -> {server}")
+
+
+def test_node_that_every_slow_pair_shares_is_blamed_whoever_measured() -> None:
+    fast = [rdma("a", "b", "95.1"), rdma("b", "c", "94.8")]
+    slow = [rdma("a", "d", "13.1"), rdma("d", "b", "13.3"), rdma("c", "d", "13.2")]
+    found = findings(*fast, *slow, code="NET_CX7_DEGRADED")
+    assert [f.node for f in found] == ["d", "d", "d"]
+    assert "measured by a; every slow test has d at an end" in found[0].observed
+
+
+def test_slow_pairs_without_one_end_in_common_stay_with_who_measured() -> None:
+    found = findings(rdma("a", "b", "13.1"), rdma("c", "d", "13.2"), code="NET_CX7_DEGRADED")
+    assert [f.node for f in found] == ["a", "c"]
+    both_ways = findings(rdma("a", "b", "13.1"), rdma("b", "a", "13.2"), code="NET_CX7_DEGRADED")
+    assert [f.node for f in both_ways] == ["a", "b"]
+
+
 def test_slow_and_uneven_tcp_pairs_are_named() -> None:
     pairs = [tcp("a", "b", 30.0), tcp("b", "c", 28.0), tcp("c", "a", 9.0)]
     (finding,) = findings(*pairs)
