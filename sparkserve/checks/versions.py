@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from typing import NamedTuple
 
@@ -65,7 +65,7 @@ def _skew(scene: Scene) -> Iterator[Judgement]:
     alike = [item for item in _ITEMS if len([t for t in told.values() if item.field in t]) > 1]
     for item in list(alike):
         values = {place: known[item.field] for place, known in told.items() if item.field in known}
-        if len(set(values.values())) > 1:
+        if _differing(values.values()):
             alike.remove(item)
             yield from _differ(scene, item, values)
     if alike:
@@ -73,6 +73,13 @@ def _skew(scene: Scene) -> Iterator[Judgement]:
         same = ", ".join(f"{item.plural} {values[item.field]}" for item in alike
                          if item.field in values)  # fmt: skip
         yield passed(None, f"the same on {len(told)} nodes: {same}")
+
+
+def _differing(values: Iterable[str]) -> bool:
+    """Whether two versions contradict each other: 580.173 is a shorter 580.173.02, as NVML says."""
+    distinct = set(values)
+    whole = {one for one in distinct if not any(o.startswith(f"{one}.") for o in distinct)}
+    return len(whole) > 1
 
 
 def _differ(scene: Scene, item: _Item, values: Mapping[str, str]) -> Iterator[Judgement]:

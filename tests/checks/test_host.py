@@ -65,6 +65,16 @@ class TestSkew:
         (found,) = failing(SKEW, first, second)
         assert (found.node, found.verdict) == ("node2", "FAIL")
 
+    @pytest.mark.parametrize(
+        ("first", "second", "differ"),
+        [("580.173.02", "580.173", False), ("580.173.02", "580.17", True), ("6.1", "6.1", False)],
+    )
+    def test_shorter_form_of_the_same_version_is_no_difference(
+        self, first: str, second: str, *, differ: bool
+    ) -> None:
+        found = failing(SKEW, kernel(first, "n1"), kernel(second, "n2"))
+        assert bool(found) is differ
+
     def test_difference_that_only_needs_a_look_is_a_warning(self) -> None:
         (found,) = failing(
             SKEW, command("docker --version", "Docker version 28.3.3, build 1\n", "node1"),
