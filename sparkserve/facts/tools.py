@@ -163,7 +163,10 @@ READERS: tuple[Reader, ...] = (
     ),
     Reader(
         "tools.compilers", (Toolchain,), _toolchain,
-        commands=(r".*(?:ptxas|nvcc|PTXAS_PATH\S*)['\"]? (?:--version|-V)\b.*",),
+        commands=(
+            r".*(?:ptxas|nvcc|PTXAS_PATH\S*)['\"]? (?:--version|-V)\b.*",
+            r".*--entrypoint[= ]\S*(?:ptxas|nvcc)['\"]? .*(?:--version|-V)\b.*",
+        ),
         whats=(r"(?:ptxas|nvcc)(?: version| --version)?.*",),
     ),
     Reader(

@@ -180,7 +180,8 @@ _FIELDS: tuple[tuple[str, Callable[[Any], Any], tuple[str, ...]], ...] = (
     ("revision", _words, ("model.revision", "revision", "model_revision")),
     ("layout", _words, ("engram.layout", "layout", "engram_layout")),
     ("engram_dir", _words, (
-        "engram.directory", "engram_dir", "engram_directory", "engram_path", "dsv41_engram_dir",
+        "engram.directory", "engram.dir", "engram_dir", "engram_directory", "engram_path",
+        "dsv41_engram_dir",
     )),
     ("model_path", _words, ("model.path", "model_path", "model_dir")),
     ("start_memory_gib", _fraction, ("limits.start_memory_gib", "start_memory_gib")),
