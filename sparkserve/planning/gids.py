@@ -155,8 +155,13 @@ def _remedy(profile: Profile, choice: GidChoice, end: GidEnd) -> str:
         return f"ibdev2netdev (which ports are up?), then name them in fabric.hca{named}"
     empty = [one.port for one in choice.members if not one.usable]
     if empty:
-        netdev = empty[0].netdev or f"the network device of {empty[0].name}"
-        return f"sudo ip addr add <IPv4 address>/24 dev {netdev} (the GID follows)"
+        netdev = empty[0].netdev or "<network device>"
+        if any("." in address for address in (end.addresses or {}).get(netdev, ())):
+            return (
+                f"show_gids on {end.node}: {netdev} has its address but no RoCE v2 row for it; "
+                f"sudo ip link set {netdev} down, then up, builds the rows anew"
+            )
+        return f"sudo ip addr add <IPv4 address>/24 dev {netdev} on {end.node} (the GID follows)"
     common = common_indexes(choice.members)
     if not common:
         return "name only ports with a common index in fabric.hca"

@@ -216,6 +216,12 @@ def test_what_cannot_be_taken_over_says_why(line, reason):
     assert imported.used == {}
 
 
+def test_an_index_for_every_container_is_not_taken_for_all_ranks():
+    imported = read('EXTRA_CONTAINER_ENV="NCCL_DEBUG=WARN NCCL_IB_GID_INDEX=3"')
+    assert imported.overrides["fabric"] == {"nccl": {"NCCL_DEBUG": "WARN"}}
+    assert "each node" in reasons(imported)["EXTRA_CONTAINER_ENV NCCL_IB_GID_INDEX"]
+
+
 def test_a_pinned_image_means_containers():
     image = "name@sha256:" + "0" * 64
     assert read(f"IMAGE={image}").overrides == {"engine": {"image": image, "runtime": "container"}}

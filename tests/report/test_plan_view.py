@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from sparkserve.engine import spec
+from sparkserve.engine.gid import GidChoice, Member
 from sparkserve.model.engine_spec import EngineSpec
 from sparkserve.model.plan import Plan
+from sparkserve.model.rdma import Gid, RdmaPort
 from sparkserve.planning import launch as planning
+from sparkserve.planning.gids import GidPlan
 from sparkserve.report.console import Answer
 from sparkserve.report.plan_view import Difference, differences, dry_run_answer
 from tests import golden, scenes
@@ -65,6 +68,34 @@ def test_no_secret_is_shown_or_written(verbosity: int) -> None:
     assert GUARD_KEY not in shown
     assert API_KEY not in shown
     assert "guard.key (mode 0600, secret)" in shown
+
+
+def test_dry_run_tells_each_nodes_gid_index_and_why() -> None:
+    plan, specs = planned(2)
+    rows = (Gid(index=5, gid=f"{'0000:' * 5}ffff:c0a8:000c", type="RoCE v2", netdev="net0"),)
+    usable = Member(RdmaPort(device="roce0", gids=rows), (5, 7))
+    gids = (
+        GidPlan("spark1", "roce0", reason="no node has an RDMA device"),
+        GidPlan(
+            "spark2", "roce0", 5, "lowest of {5, 7}", GidChoice(5, "", (usable,)), remark="3 was"
+        ),
+    )
+    answer = dry_run_answer(plan, specs, gids, verbosity=0)
+    assert (
+        """
+  spark1  NCCL_IB_GID_INDEX is not set: no node has an RDMA device
+  spark2  NCCL_IB_GID_INDEX=5: lowest of {5, 7}
+    roce0 {5, 7}: 5 is RoCE v2 of 192.168.0.12 on net0
+    3 was
+"""
+        in text_of(answer) + "\n"
+    )
+    assert [(one["node"], one["index"]) for one in answer.data["gid_indexes"]] == [
+        ("spark1", None), ("spark2", 5),
+    ]  # fmt: skip
+    assert json.loads(json.dumps(answer.data))["gid_indexes"][1]["ports"] == [
+        "roce0 {5, 7}: 5 is RoCE v2 of 192.168.0.12 on net0"
+    ]
 
 
 def test_programs_get_plan_ranks_and_differences() -> None:
