@@ -34,8 +34,11 @@ _RESOLVE = "--set fabric.gid_policy=resolve, which finds the index of each node 
 
 
 def planned(scene: Scene) -> tuple[GidPlan, ...]:
-    """What a launch tells every node, in rank order; nothing without profile, cluster or RDMA."""
-    if scene.wish is None or scene.fleet is None:
+    """What a launch tells every node, in rank order.
+
+    Nothing where profile or cluster are not known, no node was asked, or no index is wanted.
+    """
+    if scene.wish is None or scene.fleet is None or not scene.facts:
         return ()
     nodes = scene.fleet.nodes
     if not planning.is_asked(scene.wish, len(nodes)):

@@ -22,6 +22,7 @@ MAX_TOKENS = 32
 MAX_NAME_BYTES = 63
 MAX_NUMBER = 999_999_999
 ANY_PORT = -1
+NO_ADDRESS = "no IPv4 address of this node is known"
 UNSET_NEEDS_NCCL = (2, 29, 3)
 """Oldest NCCL with which the index may be left to NCCL [proposal]."""
 
@@ -195,7 +196,7 @@ def resolve(question: GidQuestion) -> GidChoice:
     if not selection.members:
         return GidChoice(None, _nothing_selected(selector, selection), notes=notes)
     if question.preferred_ip is None:
-        return GidChoice(None, "no IPv4 address of this node is known", notes=notes)
+        return GidChoice(None, NO_ADDRESS, notes=notes)
     members = tuple(
         member(port, question.preferred_ip, question.addresses) for port in selection.members
     )

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sparkserve.engine.gid import (
+    NO_ADDRESS,
     GidChoice,
     GidQuestion,
     Member,
     as_set,
-    common_indexes,
     decide,
     resolve,
 )
@@ -147,7 +147,7 @@ def _plan_one(profile: Profile, selector: str, end: GidEnd) -> GidPlan:
 
 def _remedy(profile: Profile, choice: GidChoice, end: GidEnd) -> str:
     """What to do about a problem, the nearest cause first."""
-    if end.preferred_ip is None:
+    if choice.reason == NO_ADDRESS:
         return f"give {end.node} a fabric_address (IPv4) in the cluster file"
     if not choice.members:
         up = ",".join(port.name for port in end.ports or () if port.is_up and port.gids)
@@ -162,9 +162,8 @@ def _remedy(profile: Profile, choice: GidChoice, end: GidEnd) -> str:
                 f"sudo ip link set {netdev} down, then up, builds the rows anew"
             )
         return f"sudo ip addr add <IPv4 address>/24 dev {netdev} on {end.node} (the GID follows)"
-    common = common_indexes(choice.members)
-    if not common:
+    if profile.fabric.gid_policy == "unset":
+        return f"install NCCL 2.30.7 on {end.node}, or --set fabric.gid_policy=resolve"
+    if choice.index is None:
         return "name only ports with a common index in fabric.hca"
-    if profile.fabric.gid_policy == "pin":
-        return f"--set fabric.gid_policy=resolve (here that gives {choice.index})"
-    return "--set fabric.gid_policy=resolve, or install NCCL 2.30.7"
+    return f"--set fabric.gid_policy=resolve (here that gives {choice.index})"

@@ -114,6 +114,13 @@ def test_node_that_did_not_answer_is_not_blamed_for_its_tables() -> None:
     assert [f.node for f in found] == ["spark1"]
 
 
+def test_nothing_is_said_where_no_node_was_asked() -> None:
+    """As in `sparkserve plan`, which judges a profile before there are nodes."""
+    shown = scene()
+    unasked = Scene(shown.wish, shown.fleet, {}, None, ())
+    assert (planned(unasked), judged(unasked)) == ((), [])
+
+
 def test_running_engine_with_an_index_that_has_moved_is_found_beside_the_plan() -> None:
     env = told("container env", "NCCL_IB_GID_INDEX=3\n", "spark2", format="env")
     found = judged(scene(tables(1, 3), tables(2, 5), env))

@@ -125,6 +125,14 @@ def test_node_whose_ports_have_other_names_is_refused_with_those_that_are_up() -
     assert bad.remedy.endswith("ports that are up on spark2: rocep1s0f1")
 
 
+def test_node_without_an_ipv4_address_is_refused_and_told_to_name_one() -> None:
+    ends = [end(1, (3,), (3,)), end(2, (3,), (3,), preferred_ip=None)]
+    for fabric in ({}, {"gid_policy": "pin", "gid_index": 3}):
+        bad = plan(wish(**fabric), ends)[1]
+        assert "no IPv4 address of this node is known" in bad.problem
+        assert bad.remedy == "give spark2 a fabric_address (IPv4) in the cluster file"
+
+
 def test_cluster_without_rdma_is_told_nothing_and_a_single_node_without_is_refused() -> None:
     without = [end(1, (), (), ports=()), end(2, (), (), ports=())]
     plans = plan(wish(), without)
@@ -162,6 +170,7 @@ def test_unset_leaves_it_out_only_with_a_current_nccl() -> None:
     assert "gid_index = 3 is not used" in plan(unset, new)[0].remark
     old = plan(unset, [new[0], new[1]._replace(nccl_version=(2, 28, 9))])[1]
     assert "needs NCCL 2.29.3, found 2.28.9" in old.problem
+    assert "install NCCL 2.30.7 on spark2" in old.remedy
     assert "unknown" in plan(unset, [new[0], new[1]._replace(nccl_version=None)])[1].problem
 
 
