@@ -49,7 +49,7 @@ def load(folder: Path) -> Bundle:
     if not manifest.is_file():
         raise ConfigError(
             f"{folder}: no {MANIFEST} there, expected a folder of sparkserve doctor --save",
-            hint="judge one text: sparkserve doctor --replay FILE --what 'engine log'",
+            hint="judge one text: sparkserve doctor --replay FILE --as 'engine log'",
         )
     tables = read_toml(manifest).get("input")
     if not isinstance(tables, list) or not tables:
@@ -162,7 +162,10 @@ def save(folder: Path, bundle: Bundle, now: datetime) -> None:
 
 
 def _write(folder: Path, readings: Sequence[Reading], now: datetime) -> None:
-    (folder / "inputs").mkdir(parents=True, mode=0o700)
+    # The mode of mkdir's parents is the umask's, so each is made by itself.
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700)
+    (folder / "inputs").mkdir(mode=0o700)
     tables = []
     for number, reading in enumerate(readings, 1):
         name = f"inputs/{number:03d}-{_slug(reading)}.txt"

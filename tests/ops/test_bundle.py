@@ -49,7 +49,10 @@ def test_saved_folder_has_the_form_of_the_cases(tmp_path: Path) -> None:
     }  # fmt: skip
     assert second["empty"] is True
     assert second["stream"] == "stderr"
-    assert (tmp_path / "b" / first["file"]).stat().st_mode & 0o777 == 0o600
+    inside = sorted((tmp_path / "b").rglob("*"))
+    modes = {path: path.stat().st_mode & 0o777 for path in [tmp_path / "b", *inside]}
+    assert {mode for path, mode in modes.items() if path.is_dir()} == {0o700}
+    assert {mode for path, mode in modes.items() if path.is_file()} == {0o600}
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

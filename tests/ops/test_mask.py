@@ -87,6 +87,20 @@ def test_people_get_the_same_other_name_everywhere() -> None:
     assert other == "/home/user2/.cache and /home/user1/.cache; user1@spark2\n"
 
 
+def test_people_are_known_by_accounts_and_connections_too() -> None:
+    (text,) = masked(
+        "marianne:x:1000:1000:Marianne Smith,,,:/srv/m:/bin/sh\nroot:x:0:0:root:/root:/bin/sh\n"
+        '{"user": "bobby"}\ngone to bobby, marianne\nSSID: Smith Home\n'
+    )
+    assert text.startswith("user2:x:1000:1000::/srv/m:/bin/sh\nroot:x:0:0:root:/root:/bin/sh\n")
+    assert "gone to user1, user2\n" in text
+    assert "Smith" not in text
+
+
+def test_a_user_called_as_a_node_leaves_the_node_its_name() -> None:
+    assert masked("/home/spark1/x /home/vllm/y") == ["/home/spark1/x /home/vllm/y"]
+
+
 def test_paths_and_labels_are_masked_as_the_texts_are() -> None:
     (reading,) = mask(
         [Reading(text="x", label="ls /home/marianne/models", command="ls /home/marianne/models")]
