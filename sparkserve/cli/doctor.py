@@ -24,6 +24,7 @@ _EXAMPLES = (
     "sparkserve doctor",
     "sparkserve doctor --only fabric,memory -v",
     "sparkserve doctor --bandwidth",
+    "sparkserve doctor --bandwidth --collective --profile my.toml",
     "sparkserve doctor --save bundle",
     "sparkserve doctor --replay bundle --json",
     "sparkserve doctor --replay engine.log --as 'engine log' --node spark2",
@@ -53,8 +54,15 @@ class DoctorOptions(OptionGroup):
         bool, typer.Option("--bandwidth", help="Measure between the nodes, too; some seconds each.")
     ] = False
     size: Annotated[
-        str, typer.Option("--size", metavar="SIZE", help="Buffers of one test, at most 256M.")
-    ] = "512K"
+        str | None,
+        typer.Option(
+            "--size", metavar="SIZE", help="Buffers of one test, at most 256M; else 512K."
+        ),
+    ] = None
+    collective: Annotated[
+        bool,
+        typer.Option("--collective", help="With --bandwidth: an all-reduce over all nodes, too."),
+    ] = False
     save: Annotated[
         Path | None,
         typer.Option("--save", metavar="DIR", help="Write what was read, secrets masked."),
@@ -102,7 +110,7 @@ def doctor(console: Console, target: TargetOptions, options: DoctorOptions) -> i
     from sparkserve.ops.doctor_choice import catalogue, choose
     from sparkserve.report.doctor_list import catalogue_answer
 
-    _refuse_contradictions(options)
+    _refuse_contradictions(options, target)
     checks = choose(options.stage, options.only or ())
     if options.list_checks:
         console.answer(catalogue_answer(catalogue(checks), width=console.width))
@@ -114,16 +122,28 @@ def doctor(console: Console, target: TargetOptions, options: DoctorOptions) -> i
     return _live(console, target, options, checks)
 
 
-def _refuse_contradictions(options: DoctorOptions) -> None:
+def _refuse_contradictions(options: DoctorOptions, target: TargetOptions) -> None:
+    """An option that would be ignored is named before anything is read."""
     if options.replay is None and (options.kind or options.node):
         raise ConfigError("--as and --node describe a text, expected --replay FILE with them")
-    if options.replay is not None and options.save is not None:
-        raise ConfigError("--save and --replay contradict each other: name one of them")
-    if options.fix and (options.replay is not None or options.undo):
-        other = "--undo" if options.undo else "--replay"
-        raise ConfigError(f"--fix and {other} contradict each other: name one of them")
+    given = {
+        "--save": options.save is not None,
+        "--fix": options.fix is not None,
+        "--undo": options.undo,
+        "--bandwidth": options.bandwidth,
+    }
+    alone = "--replay" if options.replay is not None else "--undo" if options.undo else None
+    other = next((name for name, is_given in given.items() if is_given and name != alone), None)
+    if alone and other:
+        raise ConfigError(f"{other} and {alone} contradict each other: name one of them")
+    if options.replay is not None and target != TargetOptions():
+        raise ConfigError(
+            "--replay judges texts alone: no cluster, node or profile can be named with it"
+        )
     if options.dry_run and not options.fix:
         raise ConfigError("--dry-run belongs to --fix", hint="sparkserve doctor --fix all -n")
+    if options.size is not None and not options.bandwidth:
+        raise ConfigError("--size belongs to --bandwidth")
 
 
 def _live(
@@ -142,7 +162,8 @@ def _live(
         save=options.save,
         fix=known_names(options.fix or ()),
         dry_run=options.dry_run,
-        test_bytes=_size(options.size) if options.bandwidth else None,
+        test_bytes=_size(options.size or "512K") if options.bandwidth else None,
+        collective=options.collective,
     )
     with observer_for(console) as view:
         found = use_case.run(request, open_doors(), view)
@@ -218,9 +239,7 @@ def _texts(source: Path, options: DoctorOptions) -> Bundle:
         )
     try:
         text = (
-            bundle.clean_text(sys.stdin.buffer.read())
-            if str(source) == "-"
-            else bundle.read_text(source)
+            bundle.read_stream(sys.stdin.buffer) if str(source) == "-" else bundle.read_text(source)
         )
     except bundle.NoText as error:
         raise ConfigError(f"{source}: {error}") from error

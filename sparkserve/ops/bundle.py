@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic import ValidationError
 
@@ -30,6 +30,8 @@ LIMIT_BYTES = 64 << 20
 """Longest text that is judged: a day of engine logs, far more than any command prints."""
 _KNOWN = set(Reading.model_fields) - {"text"}
 _SOURCES = ("command", "path", "what")
+_VARIABLES = re.compile(rb"(?:[A-Za-z_]\w*=[^\0]*\0)+")
+"""``/proc/PID/environ``."""
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
@@ -66,7 +68,7 @@ def load(folder: Path) -> Bundle:
 
 
 def read_text(path: Path) -> str:
-    """A text file's content, with plain line ends and without colours.
+    """A text file's content, with plain line ends and without colours; waits at a pipe.
 
     Single bytes that are not UTF-8, as a crashing engine leaves them, are replaced.
 
@@ -74,11 +76,35 @@ def read_text(path: Path) -> str:
         NoText: missing, unreadable, too long, or not text at all.
     """
     try:
-        if path.stat().st_size > LIMIT_BYTES:
-            raise NoText(f"longer than {LIMIT_BYTES >> 20} MiB")
-        return clean_text(path.read_bytes())
+        with path.open("rb") as file:
+            return read_stream(file)
     except OSError as error:
         raise NoText(f"cannot read {path.name}: {error.strerror or error}") from error
+
+
+def read_inner(folder: Path, path: Path) -> str:
+    """As ``read_text``, of a file that came within a folder from somebody else.
+
+    Raises:
+        NoText: as ``read_text``; a link out of the folder, or what is no plain file.
+    """
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise NoText(f"{str(path).removeprefix(f'{folder}/')} lies outside the folder")
+    if path.exists() and not path.is_file():
+        raise NoText(f"cannot read {path.name}: not a plain file")
+    return read_text(path)
+
+
+def read_stream(stream: BinaryIO) -> str:
+    """As ``read_text``, of what is open already; reads no more than it may take.
+
+    Raises:
+        NoText: too long, or not text at all.
+    """
+    content = stream.read(LIMIT_BYTES + 1)
+    if len(content) > LIMIT_BYTES:
+        raise NoText(f"longer than {LIMIT_BYTES >> 20} MiB")
+    return clean_text(content)
 
 
 def clean_text(content: bytes) -> str:
@@ -88,7 +114,7 @@ def clean_text(content: bytes) -> str:
         NoText: not text at all.
     """
     encoding = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    if encoding == "utf-8-sig" and b"\0" in content:
+    if encoding == "utf-8-sig" and b"\0" in content and not _VARIABLES.fullmatch(content):
         raise NoText("not a text: it holds zero bytes")
     text = content.decode(encoding, "replace")
     strange = text.count("\ufffd")
@@ -106,11 +132,9 @@ def _reading(folder: Path, table: Mapping[str, Any]) -> Reading:
     name = table.get("file")
     if not isinstance(name, str) or not name:
         raise NoText("the table names no file")
-    path = folder / name
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise NoText(f"{name} lies outside the folder")
+    text = read_inner(folder, folder / name)
     known = {key: value for key, value in table.items() if key in _KNOWN}
-    return Reading.model_validate({**known, "text": read_text(path)})
+    return Reading.model_validate({**known, "text": text})
 
 
 def _unread(table: Mapping[str, Any], number: int, error: ValueError) -> Unread:

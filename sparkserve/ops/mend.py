@@ -69,7 +69,7 @@ def known_names(names: Sequence[str]) -> tuple[str, ...]:
     """
     given = [name for text in names for name in text.split(",") if name]
     known = [mend.name for mend in MENDS]
-    for name in given:
+    for name in given or names:
         if name not in (*known, ALL):
             raise ConfigError(
                 f"no mend {name!r}; there are: {', '.join([*known, ALL])}",

@@ -6,14 +6,16 @@ What a text is comes from its name alone; nothing is guessed from its content.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 from sparkserve.checks.scene import rank_by_name
+from sparkserve.errors import ConfigError
 from sparkserve.facts.registry import READERS
 from sparkserve.model.diagnosis import Bundle, Unread
 from sparkserve.model.reading import Reading
-from sparkserve.ops.bundle import NoText, read_text
+from sparkserve.ops.bundle import NoText, read_inner
 
 _PROC = ("/proc/", "/proc/sys/", "/etc/")
 _ENDING = re.compile(r"\.(?:txt|log|out|json|ya?ml|env)$", re.IGNORECASE)
@@ -30,7 +32,11 @@ def one_text(text: str, kind: str, node: str | None) -> Reading:
 
 
 def folder_of_texts(folder: Path, node: str | None) -> Bundle:
-    """Every file of a folder, and of its folders, which are named after nodes."""
+    """Every file of a folder, and of its folders, which are named after nodes.
+
+    Raises:
+        ConfigError: there is no file.
+    """
     readings, unread = [], []
     for path in sorted(folder.rglob("*")):
         if not path.is_file() or path.name.startswith("."):
@@ -39,7 +45,7 @@ def folder_of_texts(folder: Path, node: str | None) -> Bundle:
         label = str(inner)
         place = inner.parts[0] if len(inner.parts) > 1 else node
         try:
-            text = read_text(path)
+            text = read_inner(folder, path)
         except NoText as error:
             unread.append(Unread(label=label, node=place, reason=str(error)))
             continue
@@ -50,6 +56,9 @@ def folder_of_texts(folder: Path, node: str | None) -> Bundle:
         else:
             why = "its name is not that of a text we know; say what it is with --as"
             unread.append(Unread(label=label, node=place, reason=why))
+    if not readings and not unread:
+        raise ConfigError(f"{folder}: no file there, expected texts or a bundle of doctor --save",
+                          hint=f"ls -la {shlex.quote(str(folder))}")  # fmt: skip
     return Bundle(readings=tuple(readings), unread=tuple(unread))
 
 

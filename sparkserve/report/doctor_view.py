@@ -216,10 +216,14 @@ def _group_lines(group: _Alike) -> list[Line]:
 
 def _unread_lines(result: DoctorResult) -> list[Line]:
     lines = [
-        line("  ", Span(f"{'UNREAD':<{_MARK}}", "warn"), f"{one_line(one.label)}: {one.reason}")
+        line(
+            "  ",
+            Span(f"{'UNREAD':<{_MARK}}", "warn"),
+            f"{one_line(one.label)}: {one_line(one.reason)}",
+        )
         for one in result.unread
     ]
-    return [line(Span("not judged", "bold")), *lines, line()] if lines else []
+    return [line(Span("not judged", "bold")), *lines] if lines else []
 
 
 def _cabling_lines(shown: Shown) -> list[Line]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -131,6 +132,13 @@ def test_checks_can_be_listed(run: Run) -> None:
         (("--replay", ".", "--save", "x"), "--save and --replay contradict each other"),
         (("--fix", "mtu", "--replay", "."), "--fix and --replay contradict each other"),
         (("--fix", "mtu", "--undo"), "--fix and --undo contradict each other"),
+        (("--replay", ".", "--bandwidth"), "--bandwidth and --replay contradict each other"),
+        (("--replay", ".", "--undo"), "--undo and --replay contradict each other"),
+        (("--undo", "--save", "x"), "--save and --undo contradict each other"),
+        (("--replay", ".", "--profile", "x"), "--replay judges texts alone"),
+        (("--replay", ".", "--hosts", "a,b"), "--replay judges texts alone"),
+        (("--size", "1M"), "--size belongs to --bandwidth"),
+        (("--fix", ""), "no mend ''"),
         (("--dry-run",), "--dry-run belongs to --fix"),
         (("--fix", "everything"), "no mend 'everything'; there are: mtu"),
         (("--bandwidth", "--size", "huge"), "--size huge"),
@@ -158,3 +166,20 @@ def test_a_broken_manifest_is_one_clear_error(run: Run, tmp_path: Path) -> None:
     outcome = run("doctor", "--replay", str(tmp_path), "--json")
     assert outcome.code == 2
     assert "not valid TOML" in outcome.data["error"]["message"]
+
+
+def test_a_folder_without_a_file_is_an_error(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    os.mkfifo(tmp_path / "inner" / "meminfo")
+    outcome = run("doctor", "--replay", str(tmp_path), "--json")
+    assert outcome.code == 2
+    assert "no file there" in outcome.data["error"]["message"]
+
+
+def test_a_link_out_of_a_pasted_folder_is_not_followed(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("MemTotal: 1 kB\n")
+    (tmp_path / "pasted").mkdir()
+    (tmp_path / "pasted" / "meminfo").symlink_to(tmp_path / "secret")
+    outcome = run("doctor", "--replay", str(tmp_path / "pasted"), "--json")
+    assert outcome.data["findings"] == []
+    assert outcome.data["unread"][0]["reason"] == "meminfo lies outside the folder"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -153,3 +154,17 @@ def test_a_folder_that_is_none_is_an_error(tmp_path: Path) -> None:
 )
 def test_texts_are_read_as_people_save_them(content: bytes, text: str) -> None:
     assert bundle.clean_text(content) == text
+
+
+def test_what_waits_for_ever_or_never_ends_is_not_read(tmp_path: Path) -> None:
+    folder = write(tmp_path / "b", '[[input]]\nfile = "pipe"\nwhat = "w"\n')
+    os.mkfifo(folder / "pipe")
+    (unread,) = bundle.load(folder).unread
+    assert unread.reason == "cannot read pipe: not a plain file"
+    with pytest.raises(bundle.NoText, match="longer than 64 MiB"):
+        bundle.read_text(Path("/dev/zero"))
+
+
+def test_variables_of_a_process_are_text(tmp_path: Path) -> None:
+    (tmp_path / "environ").write_bytes(b"PATH=/bin\0NCCL_DEBUG=INFO\0")
+    assert bundle.read_text(tmp_path / "environ") == "PATH=/bin\0NCCL_DEBUG=INFO\0"
