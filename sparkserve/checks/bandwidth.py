@@ -185,23 +185,49 @@ def _judge_tcp(scene: Scene, place: str | None, rate: Rate, usual: float | None)
 
 def _collective(scene: Scene) -> Iterator[Judgement]:
     for place, known in scene.each(Rates):
-        large = [
-            rate.average_gbps for rate in known.rates
-            if rate.tool == "collective" and (rate.size_bytes or 0) >= LARGE_BYTES
-            and rate.average_gbps is not None
-        ]  # fmt: skip
-        if not large:
-            continue
-        best = max(large)
-        least = LEAST_RING_GBPS if scene.wanted.topology == "ring" else LEAST_COLLECTIVE_GBPS
-        told = f"all_gather {best / 8:.3g} GB/s"
-        if best >= least:
-            yield passed(place, told)
-        else:
-            yield Judgement(
-                place, "fail", observed=told, expected=f"at least {least / 8:g} GB/s",
-                severity="warning",
-            )  # fmt: skip
+        tests = [rate for rate in known.rates if rate.tool == "collective"]
+        if tests:
+            yield _judge_collective(scene, place, tests)
+
+
+def _judge_collective(scene: Scene, place: str | None, tests: Sequence[Rate]) -> Judgement:
+    failed = [one.failure for one in tests if one.failure is not None]
+    if failed:
+        return Judgement(
+            place,
+            "fail",
+            observed=f"no result: {failed[0]}",
+            expected="a result on every rank",
+            why="what a launch would meet in its first collective",
+            fix="sparkserve doctor --only fabric,gids,nccl",
+            code="NET_COLLECTIVE_BROKEN",
+            severity="error",
+        )
+    wrong = sum(one.wrong_values or 0 for one in tests)
+    if wrong:
+        return Judgement(
+            place,
+            "fail",
+            observed=f"{wrong} wrong values",
+            expected="0 wrong values",
+            why="a link or an NCCL build that corrupts data makes every answer worthless",
+            fix="test each pair of nodes alone; change the cable or NCCL of the pair that fails",
+            code="NET_COLLECTIVE_BROKEN",
+            severity="error",
+        )
+    best = max(tests, key=lambda one: one.average_gbps or 0)
+    told = f"collective of {best.size_bytes} B: {(best.average_gbps or 0) / 8:.3g} GB/s"
+    if best.backend == "gloo":
+        return passed(place, f"{told} by gloo; no GPU took part, so its speed is not judged")
+    large = [one for one in tests if (one.size_bytes or 0) >= LARGE_BYTES]
+    if not large:
+        return Judgement(place, "skipped", f"{told}; too small to judge the speed")
+    least = LEAST_RING_GBPS if scene.wanted.topology == "ring" else LEAST_COLLECTIVE_GBPS
+    if max(one.average_gbps or 0 for one in large) >= least:
+        return passed(place, told)
+    return Judgement(
+        place, "fail", observed=told, expected=f"at least {least / 8:g} GB/s", severity="warning"
+    )
 
 
 def _latency(scene: Scene) -> Iterator[Judgement]:
@@ -290,5 +316,6 @@ CHECKS: tuple[Check, ...] = (
         fix="NCCL_DEBUG=INFO and read the `NET/IB : Using` line: both halves must be in it",
         symptom="Prefill over several nodes is slow though each pair test is fast.",
         text_only=_ONLY_ON_REQUEST,
+        also=("NET_COLLECTIVE_BROKEN",),
     ),
 )  # fmt: skip

@@ -7,6 +7,7 @@ no adapter reads one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import PurePosixPath
 from typing import Any
@@ -98,7 +99,7 @@ def rows() -> tuple[VariableRow, ...]:
     )
 
 
-def render(profile: Profile, places: tuple[Place, ...], rank: int) -> dict[str, str]:
+def render(profile: Profile, places: Sequence[Place], rank: int) -> dict[str, str]:
     """The environment of one rank; ``fabric.nccl`` of the profile is added as it is."""
     place, engine = places[rank], profile.engine
     several = len(places) > 1
@@ -130,5 +131,5 @@ def _shim(shim: str | None, place: Place) -> str | None:
     return shim
 
 
-def _cpu_binding(places: tuple[Place, ...]) -> str:
+def _cpu_binding(places: Sequence[Place]) -> str:
     return "|".join(str(rank % place.cpu_count) for rank, place in enumerate(places))

@@ -30,6 +30,12 @@ class Rate(Model):
     """The place at the other end, where the reading says it."""
     is_iperf: bool = False
     """Whether iperf measured it, which fills a port further than a plain stream."""
+    backend: str | None = None
+    """Of a collective: ``nccl``, or ``gloo`` where no GPU took part."""
+    wrong_values: int | None = None
+    """Of a collective: how many numbers of the result were wrong; None = not checked."""
+    failure: str | None = None
+    """Of a collective without a result: what it said last."""
 
 
 class Rates(Fact):
@@ -181,21 +187,42 @@ def _tcp_pair(reading: Reading) -> list[Fact]:
 
 
 _COLLECTIVE = re.compile(
-    r"^\s*(\d+)\s+\d+\s+\w+\s+\S+\s+-?\d+\s+[\d.]+\s+([\d.]+)\s+([\d.]+)\s+\S+", re.M
+    r"^\s*(\d+)\s+\d+\s+\w+\s+\S+\s+-?\d+\s+[\d.]+\s+([\d.]+)\s+([\d.]+)\s+(\S+)", re.M
 )
+_BACKEND = re.compile(r"^backend (\w+)$", re.M)
 
 
 def _nccl_tests(reading: Reading) -> list[Fact]:
-    """``all_gather_perf``: bus bandwidth in GB/s of every size, kept in Gb/s."""
+    """nccl-tests, and our own all-reduce: bus bandwidth in GB/s of every size, kept in Gb/s."""
     if is_absent(reading):
         return []
+    backend = found[1] if (found := _BACKEND.search(reading.text)) else "nccl"
     rates = tuple(
-        Rate(tool="collective", size_bytes=int(row[1]), average_gbps=round(float(row[3]) * 8, 3))
+        Rate(
+            tool="collective",
+            size_bytes=int(row[1]),
+            average_gbps=round(float(row[3]) * 8, 3),
+            backend=backend,
+            wrong_values=int(row[4]) if row[4].isdigit() else None,
+        )
         for row in _COLLECTIVE.finditer(reading.text)
     )
+    if not rates and (failure := _last_error(reading)):
+        rates = (Rate(tool="collective", average_gbps=None, backend=backend, failure=failure),)
     if not rates:
-        raise UnusableOutput("no row of nccl-tests in the text")
+        raise UnusableOutput("no row of a collective test in the text")
     return [Rates(rates=rates)]
+
+
+_FAILED = re.compile(
+    r"(?i)\s*(?:[\w.]*(?:error|exception)\b|[^ ]{0,80} .{0,80}NCCL (?:WARN|error)\b|no answer)"
+)
+
+
+def _last_error(reading: Reading) -> str | None:
+    """The line that says why a collective gave no result."""
+    said = [line.strip() for line in reading.text.splitlines() if _FAILED.match(line)]
+    return said[-1][:300] if said else None
 
 
 _LATENCY = re.compile(

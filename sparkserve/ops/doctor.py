@@ -21,6 +21,7 @@ from sparkserve.model.reading import Reading
 from sparkserve.ops import bundle as bundles
 from sparkserve.ops import mend
 from sparkserve.ops.baselines import baseline_readings, remember
+from sparkserve.ops.collective_run import measure_all_reduce
 from sparkserve.ops.doctor_live import Subject, no_connection, read_cluster, wish_readings
 from sparkserve.ops.doors import Doors, Emitter
 from sparkserve.ops.pair_runs import expected_s, measure, tests_of
@@ -55,6 +56,8 @@ class DoctorRequest:
     """Only show what the mends would do."""
     test_bytes: int | None = None
     """Measure between the nodes with buffers of so many bytes; None = do not measure."""
+    collective: bool = False
+    """Measure an all-reduce over all nodes besides."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def run(request: DoctorRequest, doors: Doors, observer: Observer) -> Examination
         read = _read(subject, group, doors)
         if request.test_bytes is not None:
             phases.begin("measure")
-            read = _measured(read, request.test_bytes, group, emitter)
+            read = _measured(read, request, group, emitter)
         phases.begin("judge")
         if request.save is not None:
             bundles.save(request.save, read, doors.now())
@@ -203,10 +206,12 @@ def _read(subject: Subject, group: GroupResult[Host], doors: Doors) -> Bundle:
     return Bundle(readings=(*wish, *lost, *read.readings), unread=read.unread)
 
 
-def _measured(read: Bundle, size_bytes: int, group: GroupResult[Host], emitter: Emitter) -> Bundle:
+def _measured(
+    read: Bundle, request: DoctorRequest, group: GroupResult[Host], emitter: Emitter
+) -> Bundle:
     """What was read, with measurements between the nodes; none where a check turns them down."""
     asked = Reading(
-        text=f"sparkserve doctor --bandwidth --size {size_bytes}\n",
+        text=f"sparkserve doctor --bandwidth --size {request.test_bytes}\n",
         label=_REQUEST,
         what=_REQUEST,
     )
@@ -214,11 +219,17 @@ def _measured(read: Bundle, size_bytes: int, group: GroupResult[Host], emitter: 
     found = examined(Bundle(readings=readings))
     if any(f.verdict == "REFUSE" and f.code == _TOO_BIG for f in found.result.findings):
         return read.model_copy(update={"readings": readings})
-    tests = tests_of(found.scene, size_bytes)
+    tests = tests_of(found.scene, request.test_bytes or 0)
     took = format_duration(float(expected_s(tests)))
     emitter.emit("notice", f"{len(tests)} tests between the nodes, about {took}")
-    measured = measure(tests, group.values_by_node)
-    return Bundle(readings=(*readings, *measured.readings), unread=(*read.unread, *measured.unread))
+    parts = [measure(tests, group.values_by_node)]
+    if request.collective:
+        emitter.emit("notice", "an all-reduce over all nodes, up to a minute")
+        parts.append(measure_all_reduce(found.scene, group.values_by_node))
+    return Bundle(
+        readings=(*readings, *(reading for part in parts for reading in part.readings)),
+        unread=(*read.unread, *(unread for part in parts for unread in part.unread)),
+    )
 
 
 @dataclass

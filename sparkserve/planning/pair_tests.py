@@ -329,22 +329,6 @@ def counter_reads(ends: Sequence[PairEnd], *, after: bool) -> tuple[PairTest, ..
     return tuple(tests)
 
 
-def collective_command(hosts: Sequence[str], size_bytes: int = 64 << 20) -> str:
-    """``all_gather_perf`` of nccl-tests over the hosts, from small sizes up to ``size_bytes``.
-
-    Raises:
-        ValueError: a size above the cap.
-    """
-    problem = refused(size_bytes)
-    if problem is not None:
-        raise ValueError(problem)
-    names = ",".join(f"{host}:1" for host in hosts)
-    return (
-        f"mpirun -np {len(hosts)} -H {shlex.quote(names)} all_gather_perf"
-        f" -b 1M -e {size_bytes} -f 4 -g 1 -n 10 -w 2"
-    )
-
-
 def _arrow(one: PairEnd, other: PairEnd) -> str:
     return f"{one.node} -> {other.node}"
 

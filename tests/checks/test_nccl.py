@@ -224,7 +224,34 @@ def test_collective_is_judged_at_large_sizes_only() -> None:
     slow = row.format(size=67108864, alg="4.0", bus="3.0")
     assert findings(ran("./build/all_gather_perf -b 1M -e 64M", small + fast, "n")) == []
     (finding,) = findings(ran("mpirun -np 2 all_gather_perf", small + slow, "n"))
-    assert (finding.code, finding.observed) == ("NET_COLLECTIVE_SLOW", "all_gather 3 GB/s")
+    assert (finding.code, finding.observed) == (
+        "NET_COLLECTIVE_SLOW", "collective of 67108864 B: 3 GB/s",
+    )  # fmt: skip
+
+
+OURS = "backend {backend}\n67108864 16777216 float sum -1 9000.0 7.4 {busbw} {wrong}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (OURS.format(backend="nccl", busbw="22.0", wrong=0), None),
+        (OURS.format(backend="nccl", busbw="2.0", wrong=0), "NET_COLLECTIVE_SLOW"),
+        (OURS.format(backend="gloo", busbw="0.2", wrong=0), None),
+        (OURS.format(backend="nccl", busbw="22.0", wrong=17), "NET_COLLECTIVE_BROKEN"),
+        ("backend nccl\ntorch.distributed.DistBackendError: NCCL error: unhandled system error\n",
+         "NET_COLLECTIVE_BROKEN"),
+    ],
+)  # fmt: skip
+def test_our_all_reduce_is_judged_by_result_and_speed(text: str, code: str | None) -> None:
+    found = findings(told("all_reduce_perf by torch", text, "n"))
+    assert [f.code for f in found] == ([code] if code else [])
+
+
+def test_all_reduce_without_a_gpu_is_told_and_not_judged() -> None:
+    text = OURS.format(backend="gloo", busbw="0.2", wrong=0)
+    (finding,) = passes(told("all_reduce_perf by torch", text, "n"), check="NCCL.BANDWIDTH")
+    assert "by gloo; no GPU took part" in finding.observed
 
 
 def test_slow_small_writes_warn_with_both_figures() -> None:
