@@ -121,3 +121,17 @@ def test_doctors_that_are_ended_midway_leave_nothing_behind(fleet: DoctorFleet) 
         assert node.read(asked) == "\n\n"
     finally:
         node.inside(["sh", "-c", f"mv {tool}.1 {tool}; rm -f {asked}"])
+
+
+def test_all_reduce_over_the_nodes_is_measured_on_request(fleet: DoctorFleet) -> None:
+    # each cable is measured for seconds, so two nodes must do
+    fleet.write_cluster(count=2)
+    pair = fleet.write_profile("pair", parallel={"tp": 2})
+    try:
+        answer = fleet.doctor("--bandwidth", "--collective", profile=pair)
+    finally:
+        fleet.write_cluster()
+    assert answer.of("NET_COLLECTIVE_BROKEN") == [], told(answer.bad)
+    (finding,) = [one for one in answer.findings if one["check_id"] == "NCCL.BANDWIDTH"]
+    assert (finding["node"], finding["outcome"]) == ("spark1", "pass")
+    assert "no GPU took part" in finding["observed"]

@@ -20,7 +20,11 @@ PCI_ADDRESSES = {
     "roceP2p1s0f0": "0002:01:00.0",
     "roceP2p1s0f1": "0002:01:00.1",
 }
-_PCI_IDS = {"vendor": "0x15b3", "device": "0x1021", "subsystem_device": "0x0087", "numa_node": "0"}
+_PCI_IDS = {
+    "vendor": "0x15b3", "device": "0x1021", "subsystem_device": "0x0087", "numa_node": "0",
+    # gloo reads it of every device, and gives up where it is missing
+    "class": "0x020000",
+}  # fmt: skip
 _COUNTERS = ("port_rcv_data", "port_xmit_data", "port_rcv_errors", "port_xmit_wait", "symbol_error")
 _HW_COUNTERS = (
     "out_of_sequence", "packet_seq_err", "rnr_nak_retry_err", "local_ack_timeout_err",
