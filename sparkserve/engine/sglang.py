@@ -45,7 +45,8 @@ def arguments(profile: Profile, *, model_path: str, config_path: str | None) -> 
     argv += _speculation(profile)
     argv += ["--host", profile.serving.host, "--port", str(profile.serving.port)]
     if profile.serving.metrics:
-        argv.append("--enable-metrics")
+        # Guards ask every few seconds: each question would be a line of the engine's log.
+        argv += ["--enable-metrics", "--uvicorn-access-log-exclude-prefixes", "/metrics"]
     argv += profile.engine.extra_args
     if config_path is not None:
         argv += ["--config", config_path]

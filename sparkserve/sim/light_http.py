@@ -160,7 +160,9 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing: the access line is written once the status is known."""
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Write uvicorn's access line."""
+        """Write uvicorn's access line, where it is wanted."""
+        if self.path.startswith(self.server.service.options.unlogged):
+            return
         words = {200: "OK", 401: "Unauthorized", 404: "Not Found", 503: "Service Unavailable"}
         number = int(code)
         client = f"{self.client_address[0]}:{self.client_address[1]}"

@@ -79,6 +79,8 @@ class Options:
     kv_tokens: int
     max_running_requests: int
     metrics: bool
+    unlogged: tuple[str, ...]
+    """Beginnings of paths whose questions are no lines of the log."""
     faults: tuple[Fault, ...]
     answers: Path | None
     token_s: float
@@ -130,6 +132,7 @@ def parse(argv: Sequence[str]) -> Options:
         kv_tokens=given.max_total_tokens,
         max_running_requests=given.max_running_requests,
         metrics=given.enable_metrics,
+        unlogged=tuple(given.uvicorn_access_log_exclude_prefixes),
         faults=tuple(given.light_fault),
         answers=given.light_answers,
         token_s=given.light_token_seconds,
@@ -157,6 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-total-tokens", type=int, default=1_048_576)
     add("--max-running-requests", type=int, default=64)
     add("--enable-metrics", action="store_true")
+    add("--uvicorn-access-log-exclude-prefixes", nargs="*", default=[])
     add("--light-fault", type=Fault.parse, action="append", default=[], metavar="NAME[=V][@RANK]")
     add("--light-answers", type=Path, help='JSON list of {"contains": ..., "answer": ...}')
     add("--light-token-seconds", type=float, default=0.0)

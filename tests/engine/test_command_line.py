@@ -48,6 +48,7 @@ def test_four_spark_engine_arguments_are_the_published_ones() -> None:
         "--tool-call-parser deepseekv41 --reasoning-parser deepseek-v41 "
         "--speculative-algorithm DSPARK --speculative-dspark-block-size 5 "
         "--host 127.0.0.1 --port 8888 --enable-metrics "
+        "--uvicorn-access-log-exclude-prefixes /metrics "
         "--load-format safetensors --attention-backend dsv4 "
         "--moe-runner-backend flashinfer_mxfp4 --random-seed 0 "
         "--enable-decoder-swa-bounded-replay --sleep-on-idle"

@@ -148,6 +148,18 @@ def test_metrics_count_tokens_under_sglangs_names(start: StartRank) -> None:
     assert start().process.poll() is None
 
 
+def test_questions_for_metrics_are_no_lines_of_the_log_where_that_is_wanted(
+    start: StartRank,
+) -> None:
+    rank = start("--enable-metrics", "--uvicorn-access-log-exclude-prefixes", "/metrics")
+    rank.wait_ready()
+    assert rank.status("/metrics") == 200
+    assert rank.status("/v1/models") == 200
+    asked = [line for line in rank.log().splitlines() if '"GET /' in line]
+    assert any("/v1/models" in line for line in asked)
+    assert not any("/metrics" in line for line in asked)
+
+
 @pytest.mark.contract
 def test_the_metric_names_are_in_the_wheel(start: StartRank) -> None:
     package = importlib.util.find_spec("sglang")
