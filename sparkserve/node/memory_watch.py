@@ -16,7 +16,8 @@ from sparkserve.units import GIB, format_bytes
 
 _FLOOR_SAMPLES = 3
 _FLOOR_PERIOD_S = 1.0
-_LOADED = re.compile(r"Load weight end|Capture .*(?i:cuda) graph begin")
+_LOADING = re.compile(r"Load weight begin")
+_LOADED = re.compile(r"Load weight end|Capture .{0,60}(?i:cuda) graph begin")
 _READY = re.compile(r"The server is fired up and ready to roll|Uvicorn running on")
 """A worker's engine never says that it is fired up; its HTTP server comes after its graphs."""
 
@@ -61,6 +62,9 @@ async def watch_start(guard: GuardSpec, run_dir: Path, end: End) -> None:
     loaded, before_gib = False, None
     while True:
         for line in await asyncio.to_thread(tail.lines):
+            if _LOADING.search(line):
+                # A draft model is loaded after the model: that fall is by design, too.
+                loaded, before_gib = False, None
             loaded = loaded or _LOADED.search(line) is not None
             if _READY.search(line):
                 log.info("the start is over; its memory rule rests")

@@ -125,49 +125,60 @@ async def fetch_metrics(port: int) -> str | None:
     return body.decode(errors="replace") if status[1:2] == [b"200"] else None
 
 
-async def ask_gpu() -> str:
-    """What nvidia-smi prints; empty where it is missing, fails or hangs.
+class GpuQuestion:
+    """Asks nvidia-smi, and never again while an earlier question hangs in the driver."""
 
-    It is started without asyncio's own watch over children: the guard reaps every child itself.
-    """
-    reader, writer = os.pipe()
-    nothing = os.open(os.devnull, os.O_RDWR)
-    try:
-        actions = [
-            (os.POSIX_SPAWN_DUP2, nothing, 0),
-            (os.POSIX_SPAWN_DUP2, writer, 1),
-            (os.POSIX_SPAWN_DUP2, nothing, 2),
-        ]
-        pid = os.posix_spawnp(_SMI[0], _SMI, os.environ, file_actions=actions)
-    except OSError:
-        os.close(reader)
-        return ""
-    finally:
-        os.close(writer)
-        os.close(nothing)
-    return await _read_end(reader, pid)
+    def __init__(self) -> None:
+        self._stuck: processes.Process | None = None
 
+    async def ask(self) -> str:
+        """What nvidia-smi prints; empty where it is missing, fails or hangs.
 
-async def _read_end(descriptor: int, pid: int) -> str:
-    stream = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(descriptor, "rb")
-    )
-    try:
-        async with asyncio.timeout(_ASK_LIMIT_S):
-            return (await stream.read(-1)).decode(errors="replace")
-    except TimeoutError:
-        child = processes.read_process(pid)
-        if child is not None and child.parent_pid == os.getpid():
-            processes.end([child], grace_s=0.0)
-        return ""
-    finally:
-        transport.close()
+        It is started without asyncio's own watch over children: the guard reaps every child itself.
+        """
+        stuck = self._stuck
+        if stuck is not None and processes.living(stuck.pid, stuck.start_ticks) is not None:
+            return ""
+        self._stuck = None
+        reader, writer = os.pipe()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        try:
+            actions = [
+                (os.POSIX_SPAWN_DUP2, nothing, 0),
+                (os.POSIX_SPAWN_DUP2, writer, 1),
+                (os.POSIX_SPAWN_DUP2, nothing, 2),
+            ]
+            pid = os.posix_spawnp(_SMI[0], _SMI, os.environ, file_actions=actions)
+        except OSError:
+            os.close(reader)
+            return ""
+        finally:
+            os.close(writer)
+            os.close(nothing)
+        return await self._read_end(reader, pid)
+
+    async def _read_end(self, descriptor: int, pid: int) -> str:
+        stream = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(descriptor, "rb")
+        )
+        try:
+            async with asyncio.timeout(_ASK_LIMIT_S):
+                return (await stream.read(-1)).decode(errors="replace")
+        except TimeoutError:
+            child = processes.read_process(pid)
+            if child is not None and child.parent_pid == os.getpid():
+                # Its end takes seconds where the driver hangs; peers wait for the guard's word.
+                left = await asyncio.to_thread(processes.end, [child], grace_s=0.0)
+                self._stuck = next(iter(left), None)
+            return ""
+        finally:
+            transport.close()
 
 
 async def watch(guard: GuardSpec, port: int, found: Callable[[Wedge | None], None]) -> None:
     """Tell of every wedge, and with None of its end; for as long as the engine is served."""
-    vigil = WedgeVigil(guard.wedge)
+    vigil, gpu = WedgeVigil(guard.wedge), GpuQuestion()
     told, wedged = "", False
     while True:
         await asyncio.sleep(guard.wedge_sample_s)
@@ -180,7 +191,7 @@ async def watch(guard: GuardSpec, port: int, found: Callable[[Wedge | None], Non
                 found(None)
             told, wedged = "", False
             continue
-        look = read_gpu(await ask_gpu(), time.monotonic())
+        look = read_gpu(await gpu.ask(), time.monotonic())
         seen = vigil.gpu(look, still)
         if seen is not None:
             wedged = True

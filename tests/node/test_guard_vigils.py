@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sparkserve.node import wedge_watch
+from sparkserve.node import processes, wedge_watch
 from tests.node.harness import Rank, Run
 from tests.ports import free_port
 from tests.testbed.shell import wait_until
@@ -151,14 +151,37 @@ class TestWedge:
         script = Path(gpu.figures.parent / "bin" / "nvidia-smi")
         script.write_text("#!/bin/sh\nexec sleep 600\n")
         monkeypatch.setattr(wedge_watch, "_ASK_LIMIT_S", 0.3)
-        assert asyncio.run(wedge_watch.ask_gpu()) == ""
+        assert asyncio.run(wedge_watch.GpuQuestion().ask()) == ""
         pid, status = os.waitpid(-1, 0)
         assert pid > 0
         assert os.waitstatus_to_exitcode(status) == -signal.SIGTERM
 
     def test_node_without_a_gpu_is_unknown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", "/nowhere")
-        assert asyncio.run(wedge_watch.ask_gpu()) == ""
+        assert asyncio.run(wedge_watch.GpuQuestion().ask()) == ""
+
+    def test_question_that_nothing_can_end_stays_the_only_one(
+        self, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        script = Path(gpu.figures.parent / "bin" / "nvidia-smi")
+        script.write_text(f'#!/bin/sh\necho "$@" >> {gpu.calls}\nexec sleep 600\n')
+        stuck: list[processes.Process] = []
+
+        def survive(found: list[processes.Process], *, grace_s: float) -> list[processes.Process]:
+            # Stands for a process that sleeps in the kernel, which no signal reaches.
+            stuck.extend(found)
+            return list(found)
+
+        monkeypatch.setattr(wedge_watch, "_ASK_LIMIT_S", 0.3)
+        monkeypatch.setattr(processes, "end", survive)
+        question = wedge_watch.GpuQuestion()
+        answers = [asyncio.run(question.ask()) for _ in range(3)]
+        assert (answers, len(stuck)) == (["", "", ""], 1)
+        assert len(gpu.calls.read_text().splitlines()) == 1
+        os.kill(stuck[0].pid, signal.SIGKILL)
+        os.waitpid(stuck[0].pid, 0)
+        script.write_text(f"#!/bin/sh\nexec cat {gpu.figures}\n")
+        assert asyncio.run(question.ask()) == f"{SPINNING}\n"
 
     def test_gpu_is_asked_only_while_requests_get_nowhere(self, run: Run, gpu: Gpu) -> None:
         rank = serve(run, "report")
@@ -187,10 +210,15 @@ class TestStart:
         wait_guard_log(rank, "the start is over")
         assert rank.state["state"] == "running"
 
-    def test_weights_may_take_what_they_need(self, run: Run) -> None:
+    DRAFT = "[2026-09-14 10:31:02 TP0] Load weight begin. avail mem=35.00 GB"
+
+    @pytest.mark.parametrize("loads", [("Load weight begin.",), (LOADED, DRAFT)])
+    def test_weights_of_model_and_draft_may_take_what_they_need(
+        self, run: Run, loads: tuple[str, ...]
+    ) -> None:
         ready = run.folder / "go"
         program = (
-            "import os, time\nprint('Load weight begin.', flush=True)\n"
+            f"import os, time\nprint({chr(10).join(loads)!r}, flush=True)\n"
             f"while not os.path.exists({str(ready)!r}): time.sleep(0.05)\n"
             f"print({self.READY!r}, flush=True)\ntime.sleep(600)"
         )
