@@ -19,7 +19,9 @@ DEAD_SAMPLES = 3
 """Samples in a row that must say that the container is gone (case ENG_DEAD_WORKER_WAIT)."""
 _DEAD = ("exited", "dead", "missing", "removing")
 _KILLED = 137
-_KILLERS = re.compile(r"(?i)[\w-]*(?:earlyoom|oomd|nohang|anti-oom|oom-?guard)[\w-]*")
+_KILLERS = re.compile(
+    r"(?i)(?<![\w-])[\w-]{0,40}(?:earlyoom|oomd|nohang|anti-oom|oom-?guard)[\w-]*"
+)
 """Names of guards of memory in user space (case MEM_USERSPACE_KILLER)."""
 _KILL_LINE = next(pattern for pattern in LINES if pattern.name == "userspace-kill")
 _TASK = re.compile(

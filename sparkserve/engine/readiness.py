@@ -16,7 +16,7 @@ _MARKS: tuple[tuple[re.Pattern[str], Phase], ...] = (
     (re.compile(r"Init (?:torch distributed|parallel) begin"), "rendezvous"),
     (re.compile(r"Load weight begin"), "weights"),
     (re.compile(r"Load weight end"), "memory pool"),
-    (re.compile(r"Capture .*(?:CUDA|cuda) graph begin"), "graphs"),
+    (re.compile(r"Capture .{0,60}(?:CUDA|cuda) graph begin"), "graphs"),
     (re.compile(r"Uvicorn running on|Application startup complete"), "warm-up"),
     (re.compile(r"The server is fired up and ready to roll"), "serving"),
 )

@@ -227,7 +227,8 @@ class Watcher:
 
 def match(line: str) -> Pattern | None:
     """The first row of the table that knows the line."""
-    return next((pattern for pattern in PATTERNS if pattern.regex.search(line)), None)
+    head = line[:_LONGEST_CHARS]
+    return next((pattern for pattern in PATTERNS if pattern.regex.search(head)), None)
 
 
 def earliest(faults: list[Fault], slack_s: float = 0.0) -> Fault:

@@ -96,6 +96,8 @@ def _from_line(line: str) -> dict[str, str]:
 
 def _from_words(line: str) -> dict[str, str]:
     """``-e KEY=VALUE`` words of one command line; a name without a value is passed over."""
+    if "-e" not in line:
+        return {}
     try:
         words = shlex.split(line.rstrip("\\"))
     except ValueError:

@@ -8,6 +8,7 @@ from typing import Self
 
 from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader
+from sparkserve.facts.reply_streams import streamed_text
 from sparkserve.model.base import Model
 from sparkserve.model.reading import Reading
 
@@ -152,8 +153,11 @@ def _numbers(text: str) -> list[float]:
 
 def _memory(reading: Reading) -> Iterable[Fact]:
     words = _words(reading)
-    keyed = re.findall(rf"(?i)avail\w*\s*[:=]?\s+({_NUMBER})\s*(kB|KiB|MiB|MB|GiB|GB|[GMk]i?)?\b",
-                       reading.text)  # fmt: skip
+    keyed = re.findall(
+        rf"(?i)avail\w{{0,20}}\s{{0,40}}[:=]?\s{{1,40}}({_NUMBER})"
+        r"\s*(kB|KiB|MiB|MB|GiB|GB|[GMk]i?)?\b",
+        reading.text,
+    )
     suffixed = re.findall(rf"(?<![\w.])({_NUMBER})\s*(kB|KiB|MiB|MB|GiB|GB|[GM]i?)\b", reading.text)
     pairs: list[tuple[str, str]] = keyed or suffixed
     if not pairs:
@@ -280,13 +284,14 @@ def _requests(reading: Reading) -> Iterable[Fact]:
 
 
 def _stream(reading: Reading) -> Iterable[Fact]:
-    yield StreamTail(text=reading.text)
+    yield StreamTail(text=streamed_text(reading.text) or reading.text)
 
 
 READERS: tuple[Reader, ...] = (
     Reader("samples.memory", (MemorySamples,), _memory,
            whats=(r".*\bmem(?:ory)?[ _]?avail\w*\b.*", r"(?:free |available )?memory samples.*")),
     Reader("samples.states", (StateSamples,), _states,
+           commands=(r"(?:while|for|until|watch)\b.*\.State\.Status.*",),
            whats=(r".*\b(?:state|status) samples.*", r"container (?:state|status)(?:es|s)?\b.*",)),
     Reader("samples.progress", (ProgressSamples,), _progress,
            whats=(r"(?:rank \d+ |load(?:ing)? |launch )?progress(?: samples)?.*",)),

@@ -15,6 +15,8 @@ _CALCULATION = re.compile(r"bytes_per_full_token=([\d.]+)(.*?)full_token=(\d+)")
 _FIGURE = re.compile(r"(\w+)=([\d.]+) GB")
 _AVAILABLE = re.compile(r"avail mem=([\d.]+) ?GB")
 _USAGE = re.compile(r"mem usage=([\d.]+) ?GB")
+_GRAPHS_BEGIN = re.compile(r"Capture .{0,60}graph.{0,60} begin")
+_GRAPHS_END = re.compile(r"Capture .{0,60}graph.{0,60} end")
 _POOL = re.compile(r"max_total_num_tokens=(\d+)")
 
 
@@ -120,9 +122,9 @@ def _read(text: str) -> RankLog:
             found.setdefault("before_gib", gib)
         elif gib is not None and "Load weight end" in line:
             found["after_gib"] = gib
-        elif gib is not None and re.search(r"Capture .*graph.* begin", line):
+        elif gib is not None and _GRAPHS_BEGIN.search(line):
             graphs_begin = gib
-        elif re.search(r"Capture .*graph.* end", line):
+        elif _GRAPHS_END.search(line):
             usage = _USAGE.search(line)
             if usage is not None:
                 found["graphs_gib"] = found.get("graphs_gib", 0.0) + float(usage[1])

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from sparkserve.engine.readiness import RankProgress
-from sparkserve.engine.watcher import PATTERNS, Watcher
+from sparkserve.engine.watcher import PATTERNS, Watcher, match
 
 
 def fed(*lines: tuple[int, str]) -> Watcher:
@@ -234,3 +234,11 @@ class TestStall:
 
     def test_of_a_rank_without_lines_is_none(self) -> None:
         assert Watcher().stall(3, 500.0) is None
+
+
+def test_endless_line_of_a_live_log_is_weighed_by_its_beginning() -> None:
+    line = "Capture graph " * 20_000
+    found = match(f"sparkserve: FATAL no checkpoint {line}")
+    assert found is not None
+    assert found.name == "refused"
+    assert match(f"{line} Corrupted safetensors file detected: a.safetensors") is None
