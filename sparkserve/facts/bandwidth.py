@@ -214,14 +214,21 @@ def _nccl_tests(reading: Reading) -> list[Fact]:
     return [Rates(rates=rates)]
 
 
+_RANK_PREFIX = re.compile(r"(?m)^\[rank\d+\]: ?")
 _FAILED = re.compile(
     r"(?i)\s*(?:[\w.]*(?:error|exception)\b|[^ ]{0,80} .{0,80}NCCL (?:WARN|error)\b|no answer)"
 )
 
 
 def _last_error(reading: Reading) -> str | None:
-    """The line that says why a collective gave no result."""
-    said = [line.strip() for line in reading.text.splitlines() if _FAILED.match(line)]
+    """The line that says why a collective gave no result.
+
+    Notes: torch repeats NCCL's own words below ``Last error:`` (seen on an H200, 1 December 2026);
+    they say more than the class of the exception.
+    """
+    lines = [line.strip() for line in _RANK_PREFIX.sub("", reading.text).splitlines()]
+    after = [lines[i + 1] for i, line in enumerate(lines[:-1]) if line == "Last error:"]
+    said = [line for line in after if line] or [line for line in lines if _FAILED.match(line)]
     return said[-1][:300] if said else None
 
 

@@ -275,3 +275,17 @@ def test_errors_counted_during_a_test_fail_and_old_ones_do_not() -> None:
     assert verdicts([finding]) == [("NET_CABLE_ERRORS", "FAIL", "n")]
     assert finding.observed == "during the test: enp1s0f0np0/rx_crc_errors +2"
     assert "enp1s0f0np0" in finding.fix
+
+
+def test_words_of_nccl_below_last_error_are_the_reason() -> None:
+    # as torch 2.11 prints it (NCCL 2.28.9, one H200, NCCL_SOCKET_IFNAME of no interface)
+    text = (
+        "backend nccl\n[rank0]: Traceback (most recent call last):\n"
+        "[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3135,"
+        " invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9\n"
+        "[rank0]: ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+        "[rank0]: Last error:\n[rank0]: Bootstrap : no socket interface found\n"
+        "[rank0]:[W1201 01:58:03 ProcessGroupNCCL.cpp:1575] Warning: WARNING: not destroyed\n"
+    )
+    found = findings(told("all_reduce_perf by torch", text, "n"), code="NET_COLLECTIVE_BROKEN")
+    assert [f.observed for f in found] == ["no result: Bootstrap : no socket interface found"]
