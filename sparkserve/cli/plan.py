@@ -30,7 +30,11 @@ class PlanOptions(OptionGroup):
     available: Annotated[
         float | None,
         typer.Option(
-            "--available", min=0.1, metavar="GIB", help="MemAvailable of every node instead."
+            "--available",
+            min=0.1,
+            max=4096,
+            metavar="GIB",
+            help="MemAvailable of every node instead.",
         ),
     ] = None
     checkpoint: Annotated[

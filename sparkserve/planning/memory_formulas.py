@@ -6,6 +6,8 @@ takes MemAvailable for free GPU memory, so every gibibyte below comes from one p
 
 from __future__ import annotations
 
+import math
+
 from sparkserve.units import GIB, MIB
 
 SPARK_TOTAL_GIB = 121.7
@@ -80,6 +82,11 @@ def needed_gib(
 ) -> float:
     """MemAvailable that a start needs for its pin: ``(loaded + pin + 0.34 + 0.1) / f``."""
     return (loaded_gib + pin_gib + swa_gib + VLM_CACHE_GIB) / fraction
+
+
+def enough(gib: float) -> str:
+    """A least size with one digit, rounded up: what is printed suffices."""
+    return f"{math.ceil(round(gib * 10, 6)) / 10:.1f}"
 
 
 def transient_gib(chunk_tokens: int, prefix_tokens: int, *, chunked: bool) -> float:

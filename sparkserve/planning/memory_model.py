@@ -48,11 +48,14 @@ class ModelFigures(Model):
         rest = f" + {self.rest_gib:.1f} GiB that every rank holds" if self.rest_gib else ""
         return self.total_gib / ranks + self.rest_gib, f"derived: {share}{rest}"
 
-    def fewest_ranks(self, room_gib: float) -> int | None:
-        """The smallest usual number of ranks whose weights and draft fit a room; None = none."""
+    def fewest_ranks(self, room_gib: float, *, multiple_of: int = 1) -> int | None:
+        """The smallest usual number of ranks whose weights fit a room; None = none does.
+
+        multiple_of: number of expert groups, which must divide the ranks.
+        """
         for ranks in (1, 2, 3, 4, 8):
             size, _ = self.weights(ranks)
-            if size is not None and size + self.draft_gib <= room_gib:
+            if ranks % multiple_of == 0 and size is not None and size <= room_gib:
                 return ranks
         return None
 

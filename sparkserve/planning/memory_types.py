@@ -37,6 +37,8 @@ class MemoryWish(Model):
     """Rank 0, which is the head, first."""
     engine: Literal["sglang", "vllm", "light"] = "sglang"
     device: Literal["cuda", "cpu"] = "cuda"
+    ep: int = 1
+    """Groups that the experts are divided over; it divides the ranks."""
     fraction: float | None = None
     kv_tokens: int | None = None
     context_tokens: int | None = None

@@ -64,7 +64,8 @@ def _weights(plan: MemoryPlan) -> Iterator[Verdict]:
         if rank.gib("tables") and rank.loaded_gib - rank.gib("tables") <= room:
             yield _tables(rank, room)
             continue
-        fits = wish.model.fewest_ranks(room)
+        others = wish.model.draft_gib + rank.gib("nccl")
+        fits = wish.model.fewest_ranks(room - others, multiple_of=wish.ep)
         ranks = f"{wish.ranks} rank{'s' if wish.ranks > 1 else ''}"
         yield Verdict(
             rule="loaded <= available - 1.5", term="weights", level="refuse", node=rank.node,
@@ -146,8 +147,8 @@ def _budget(plan: MemoryPlan, rank: RankMemory) -> Iterator[Verdict]:
             node=rank.node,
             observed=f"{wish.kv_tokens:,} x {per_token:,.2f} B = {need:.2f} GiB > "
             f"{budget - swa:.2f} GiB (budget {sums}, sliding-window pool {swa:g} GiB)",
-            expected=f"at most {_down(holds):,} tokens, or {needed:.1f} GiB available before the "
-            f"start, or a fraction of {_said(fraction)}",
+            expected=f"at most {_down(holds):,} tokens, or {formulas.enough(needed)} GiB available "
+            f"before the start, or a fraction of {_said(fraction)}",
             **_tokens_setting("context.kv_tokens", holds),
         )  # fmt: skip
 

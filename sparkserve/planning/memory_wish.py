@@ -50,6 +50,7 @@ def wish_of(profile: Profile, nodes: Sequence[NodeMemory], figures: ModelFigures
         nodes=tuple(nodes),
         engine=engine.kind,
         device=engine.device,
+        ep=profile.parallel.ep,
         fraction=context.mem_fraction_static,
         kv_tokens=context.kv_tokens,
         context_tokens=context.length_tokens,

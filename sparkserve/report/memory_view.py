@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sparkserve.model.finding import Finding
+from sparkserve.planning.memory_formulas import enough
 from sparkserve.planning.memory_learn import Difference, Learned
 from sparkserve.planning.memory_types import MemoryPlan, MemoryTerm, RankMemory, Verdict
 from sparkserve.report.console import Answer
@@ -188,7 +189,9 @@ def _sums(plan: MemoryPlan) -> list[Line]:
     if plan.pool_tokens is not None:
         lines.append(line(f"KV pool  {plan.pool_tokens:,} tokens, {plan.pool_note}"))
     if plan.need_gib is not None:
-        lines.append(line(f"need     {plan.need_gib:.1f} GiB available on every node at the start"))
+        lines.append(
+            line(f"need     {enough(plan.need_gib)} GiB available on every node at the start")
+        )
     return lines
 
 

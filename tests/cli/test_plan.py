@@ -68,6 +68,8 @@ def test_memory_can_be_given(run: Run) -> None:
     assert "given by --available" in outcome.out
     assert "KV pin" in outcome.out
     assert run("plan", "-p", TP4, "--available", "112", "--live").code == 2
+    for nonsense in ("0", "-3", "inf", "nan", "1e9", "much"):
+        assert run("plan", "-p", TP4, "--available", nonsense).code == 2
     assert run("plan", "-p", TP4, "--offline", "--live").code == 2
 
 

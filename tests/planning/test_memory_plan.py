@@ -89,7 +89,9 @@ def test_the_pin_breaks_below_what_the_specification_derives() -> None:
     assert verdict.mend is not None
     assert verdict.mend.startswith("--set context.kv_tokens=7")
     assert "12.45 GiB" in verdict.observed
-    assert "115.6 GiB available" in verdict.expected or "115.7" in verdict.expected
+    # (79.63 + 12.45 + 0.44) / 0.8 = 115.65: 115.6, as it rounds, would be refused.
+    assert "115.7 GiB available" in verdict.expected
+    assert refusals(build(wish(4, available=115.6, **TP4))) == ["KV pin"]
     assert mended(plan).fits
 
 
@@ -98,6 +100,18 @@ def test_two_ranks_are_refused_for_the_weights_and_three_named() -> None:
     assert set(refusals(plan)) == {"weights"}
     assert plan.verdicts[0].mend == "--set parallel.tp=3"
     assert "147.6" in plan.verdicts[0].observed
+
+
+@pytest.mark.parametrize(("ep", "tp"), [(1, "3"), (2, "4"), (4, "4"), (8, "8")])
+def test_named_ranks_divide_by_the_groups_of_experts(ep: int, tp: str) -> None:
+    assert build(wish(2, ep=ep, **TP3)).verdicts[0].nearest == tp
+
+
+def test_named_ranks_have_room_for_the_nccl_buffers_too() -> None:
+    # 101 + 2.5 + 4.6 GiB on three ranks, of 109 - 1.5.
+    untuned = build(wish(2, available=109.0, **TP3, nccl_tuned=False))
+    assert untuned.verdicts[0].nearest == "4"
+    assert build(wish(2, available=109.0, **TP3)).verdicts[0].nearest == "3"
 
 
 def test_a_fraction_without_room_for_the_sliding_window_pool_is_refused() -> None:
