@@ -25,7 +25,10 @@ _OTHERS = (
     re.compile(r"KV Cache is allocated\..*#tokens: (?P<tokens>\d+)"),
     re.compile(r"GPU KV cache size: (?P<tokens>[\d,]+) tokens"),
 )
-_CONTEXT = re.compile(r"\b(?:context_len|context_length|max_model_len)[=:] ?(?P<tokens>\d+)")
+_CONTEXT = re.compile(
+    r"(?:\b(?:context_len|context_length|max_model_len)\W{1,4}|--(?:context-length|max-model-len)"
+    r"[= '\",]{1,4})(?P<tokens>\d+)"
+)
 _ACCEPTED = re.compile(r"Accepted: (\d+) tokens(?:, Drafted: (\d+) tokens)?")
 _RATE = re.compile(r"Decode batch\b.*accept len: (\d+\.\d+), accept rate: (\d+\.\d+)")
 
@@ -70,7 +73,8 @@ def _kv_pool(scene: Scene) -> Iterator[Judgement]:
         pool = _pool(log.lines)
         if pool is None:
             continue
-        told = _CONTEXT.search(pool.line.text)
+        texts = (line.text for line in (pool.line, *log.lines))
+        told = next((found for text in texts if (found := _CONTEXT.search(text))), None)
         context = wanted.context_tokens or (int(told["tokens"]) if told else None)
         bounds = [("context", context), ("the pinned KV pool", wanted.kv_tokens)]
         short = [(name, n) for name, n in bounds if n is not None and pool.tokens < n]

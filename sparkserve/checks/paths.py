@@ -41,6 +41,10 @@ def used_paths(scene: Scene, place: str | None) -> Iterator[tuple[str, str]]:
     for key, value in (scene.wanted.keys or {}).items():
         if isinstance(value, str) and value.startswith("/") and _DATA.search(key.lower()):
             yield value, f"{key} ="
+        elif isinstance(value, list) and re.search(r"(?:^|[._])(?:volumes|binds)$", key.lower()):
+            for bind in value:
+                if isinstance(bind, str) and bind.startswith("/"):
+                    yield bind.partition(":")[0], f"{key} ="
 
 
 def foreign_homes(scene: Scene, place: str | None, home: str) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sparkserve.checks.check import Check, Judgement, Stage, passed
+from sparkserve.checks.containers import engines
 from sparkserve.checks.scene import Scene, evidence
 from sparkserve.checks.wish import every, is_on, is_written, said, size_bytes, wishes
 from sparkserve.facts.rendered import SharedMemory
@@ -159,6 +160,18 @@ def _shm(scene: Scene) -> Iterator[Judgement]:
             )  # fmt: skip
         else:
             yield passed(told.node, f"{told.key} {format_bytes(size)}")
+    for place, name, container in engines(scene):
+        if container.shm_bytes is None:
+            continue
+        if container.shm_bytes > _SHM_LIMIT_BYTES:
+            yield Judgement(
+                place, "fail",
+                observed=f"{name}: /dev/shm of {format_bytes(container.shm_bytes)}",
+                expected=f"at most {format_bytes(_SHM_LIMIT_BYTES)}",
+                fix=f"start {name} with --shm-size 16g",
+            )  # fmt: skip
+        else:
+            yield passed(place, f"{name}: /dev/shm of {format_bytes(container.shm_bytes)}")
     for place, shared, reading in scene.seen(SharedMemory):
         if shared.used_bytes > _SHM_USED_BYTES:
             yield Judgement(

@@ -279,15 +279,21 @@ def _aer(scene: Scene) -> Iterator[Judgement]:
             yield passed(place, "no fatal PCIe error")
     for place, before in scene.each(PreviousKernelLog):
         if (found := _fatal(before.lines)) is not None:
+            now = scene.near(place, KernelLog)
+            mended = now is not None and bool(now.lines) and _fatal(now.lines) is None
             yield Judgement(
                 place,
                 "fail",
                 observed=f"before the last reboot: {found[0]}",
                 expected="no fatal PCIe error",
                 fix="the reboot has mended it for now; update the adapter's firmware and look for"
-                " a hardware fault if it comes again",
+                " a hardware fault if it comes again"
+                if mended
+                else "look whether it came again (journalctl -k | grep AER); then update the"
+                " adapter's firmware, and look for a hardware fault",
                 evidence=found[1],
-                severity="warning",
+                # Only a kernel log of this boot shows that the node is well again.
+                severity="warning" if mended else None,
             )
 
 

@@ -146,7 +146,11 @@ def _keys(scene: Scene) -> Iterator[Judgement]:
         if key.problem is None:
             yield passed(place, f"{key.path} opens without a passphrase")
         elif key.problem == "encrypted" and agent is not None and agent.keys:
-            yield passed(place, f"{key.path} is encrypted; an agent holds {len(agent.keys)} keys")
+            yield passed(
+                place,
+                f"{key.path} is encrypted; an agent holds "
+                f"{len(agent.keys)} key{'s' * (len(agent.keys) != 1)}",
+            )
         elif key.problem == "encrypted":
             yield _encrypted(place, key.path, evidence([reading]))
         else:

@@ -17,6 +17,12 @@ FAULTS: tuple[Pattern, ...] = (
         "ip -o -4 addr  # then name the interface that carries the fabric address", "B08",
     ),
     Pattern(
+        "no-socket-interface", regex(r"Bootstrap : no socket interface found"), "fault",
+        "NCCL finds none of the interfaces that NCCL_SOCKET_IFNAME names", ("NET_IFNAME_ABSENT",),
+        "ip -o -4 addr  # then name the interface that carries the fabric address",
+        "NCCL 2.28.9 under torch 2.11 on an H200, 1 December 2026",
+    ),
+    Pattern(
         "ring-tree", regex(r"ncclTransportTreeConnect"), "fault",
         "NCCL built a tree over ranks that have no cable between them: a ring without switch needs "
         "NCCL's switchless patch",
@@ -105,6 +111,21 @@ FAULTS: tuple[Pattern, ...] = (
         "docker pull --platform linux/arm64 IMAGE", "B38", "container",
     ),
     Pattern(
+        "image-platform",
+        regex(r"image's platform \((?P<what>[\w/]+)\) does not match the detected host platform "
+              r"\((?P<host>[\w/]+)\)"), "fault",
+        "the image is built for {what}, this machine is {host}", ("CTR_WRONG_ARCH",),
+        "docker pull --platform linux/arm64 IMAGE", "Docker 28", "container",
+    ),
+    Pattern(
+        "no-gpu-runtime",
+        regex(r"(?P<what>could not select device driver \S* with capabilities: \[\[gpu\]\]|"
+              r"unknown or invalid runtime name: nvidia)"), "fault",
+        "docker has no nvidia runtime: {what}", ("CTR_NO_NVIDIA_RUNTIME",),
+        "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
+        "B36", "container",
+    ),
+    Pattern(
         "corrupt-weights",
         regex(r"Corrupted safetensors file detected: (?P<what>\S+)"), "fault",
         "checkpoint file {what} is corrupt; an engine that may write there deletes the model",
@@ -140,10 +161,34 @@ FAULTS: tuple[Pattern, ...] = (
         "B79", lasting=True,
     ),
     Pattern(
+        "port-taken-named",
+        regex(r"(?i)(?:(?:bind|listen)\w*\b.{0,60}?[:,] ?|\bPort )(?P<what>\d{2,5})\b.{0,40}?"
+              r"(?:address already in use|is (?:not available|already in use))"),
+        "fault", "port {what} is taken on this node", ("ENG_PORT_BUSY",), "ss -ltnp", "B66",
+    ),
+    Pattern(
         "port-taken",
-        regex(r"(?i)address already in use|Port (?P<what>\d+) is (?:not available|already in use)"),
+        regex(r"(?i)address already in use"),
         "fault", "a port that the engine needs is taken on this node", ("ENG_PORT_BUSY",),
         "ss -ltnp", "B66",
+    ),
+    Pattern(
+        "not-divisible",
+        regex(r"(?i)(?P<what>\b(?:attention |key.?value |kv |query )?(?:heads|groups)\b.{0,30}?"
+              r"\d+.{0,20}(?:must be|is not) (?:evenly )?divisible by.{0,60}"
+              r"|\w{0,20}experts\w{0,20}=? ?\d+ (?:must be|is not) divisible by.{0,60})"), "fault",
+        "the model cannot be split so: {what}", ("ENG_TP_DIVISIBILITY",),
+        "choose another parallel.tp, or a profile with padding: sparkserve plan", "B69",
+    ),
+    Pattern(
+        "context-too-long",
+        regex(r"To serve at least one request with the models?'s max seq len \((?P<what>\d+)\)"
+              r"(?:.*available KV cache memory \((?P<room>[\d.]+ GiB)\))?"
+              r"(?:.*maximum model length is (?P<most>\d+))?"), "fault",
+        "the KV pool ({room}) holds less than one context of {what} tokens; most is {most}",
+        ("MEM_KV_POOL_SMALL",),
+        "raise context.mem_fraction_static, free memory before the start, or lower "
+        "context.length_tokens: sparkserve plan", "vLLM 0.11",
     ),
     Pattern(
         "unknown-flag", regex(r"error: unrecognized arguments: (?P<what>.+)"), "fault",

@@ -57,6 +57,8 @@ class Container(Model):
     """``NAME=value`` lines."""
     devices: tuple[str, ...] | None = None
     """Devices of the host that it is given; everything where it is privileged."""
+    shm_bytes: int | None = None
+    """Size of its ``/dev/shm``."""
     memlock_bytes: int | None = None
     """Limit that docker sets for it; -1 = unlimited, None = the daemon's own or not known."""
 

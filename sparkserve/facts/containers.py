@@ -6,9 +6,9 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
-from itertools import pairwise
 from typing import Any
 
+from sparkserve.facts import docker_run
 from sparkserve.facts.container_kinds import (
     Container,
     Containers,
@@ -31,9 +31,6 @@ from sparkserve.facts.docker_output import Call, documents, parse_call, table_ro
 from sparkserve.facts.environment import Environment, environment_of
 from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader, ask_command, bare_command
-from sparkserve.facts.rendered import Mount as RenderedMount
-from sparkserve.facts.rendered import RenderedArgv, RenderedMounts
-from sparkserve.facts.settings_text import split_arguments
 from sparkserve.model.reading import Reading
 
 _REFUSED = (
@@ -54,6 +51,11 @@ def docker_problem(reading: Reading) -> DockerDaemon | None:
     if reading.rc == 127 and "python3" not in reading.text:
         return DockerDaemon(problem="absent", message=reading.text.strip()[:200])
     return None
+
+
+def _refusal(reading: Reading) -> list[Fact]:
+    refused = docker_problem(reading)
+    return [] if refused is None else [refused]
 
 
 def _docker(make: Callable[[Call, Reading], Iterable[Fact]]) -> Callable[[Reading], list[Fact]]:
@@ -158,23 +160,6 @@ def _daemon_file(reading: Reading) -> Iterator[DockerInfo]:
         default_runtime=word(told.get("default-runtime")),
         root_dir=word(told.get("data-root")),
     )
-
-
-def _run_line(reading: Reading) -> Iterator[Fact]:
-    argv = split_arguments(reading.text)
-    yield RenderedArgv(argv=argv)
-    pairs = [
-        value.split(":")
-        for flag, value in pairwise(argv)
-        if flag in ("-v", "--volume") and value.count(":") in (1, 2)
-    ]
-    if pairs:
-        yield RenderedMounts(
-            mounts=tuple(
-                RenderedMount(source=pair[0], target=pair[1], read_only="ro" in pair[2:] or None)
-                for pair in pairs
-            )
-        )
 
 
 _ENGINE_VARIABLE = re.compile(
@@ -287,7 +272,6 @@ def _refuse_error(text: str) -> None:
 
 
 _DOCKER = r"(?:sudo )?(?:\S*/)?docker (?:-\S+ )*"
-_NO_ENV = r"(?!.*\.Config\.Env\b)"
 READERS: tuple[Reader, ...] = (
     Reader(
         "containers.memlock", (Memlock, DockerDaemon), _memlock,
@@ -299,6 +283,13 @@ READERS: tuple[Reader, ...] = (
         ),
         paths=(r"/proc/[^/]+/limits",),
         whats=(r"memlock.*|.*\bulimit -l\b.*",),
+    ),
+    Reader(
+        # In place of what a container would have printed.
+        "containers.refused", (DockerDaemon,), _refusal,
+        commands=(rf"(?:{_DOCKER}|docker-compose )(?:compose|run|start|up|exec|logs|pull|ps)\b.*",),
+        holds=r"permission denied while trying to connect to the [Dd]ocker"
+        r"|[Cc]annot connect to the Docker daemon",
     ),
     Reader(
         "containers.rdma", (RdmaDevices,), _rdma,
@@ -316,10 +307,7 @@ READERS: tuple[Reader, ...] = (
         "containers.daemon", (DockerInfo,), _daemon_file,
         commands=(r"(?:sudo )?cat \S*docker/daemon\.json.*",), paths=(r"\S*docker/daemon\.json",),
     ),
-    Reader(
-        "containers.run", (RenderedArgv, RenderedMounts), _run_line,
-        whats=(r"(?:rendered )?docker run(?: command| line| command line)?",),
-    ),
+    *docker_run.READERS,
     Reader(
         "containers.images", (Images, DockerDaemon), _docker(_images),
         commands=(

@@ -41,7 +41,9 @@ def container_of(document: dict[str, Any], named: str | None = None) -> Containe
     state, host = _part(document, "State"), _part(document, "HostConfig")
     config, policy = _part(document, "Config"), _part(host, "RestartPolicy")
     image = word(document.get("Image"))
-    mounts = document.get("Mounts")
+    mounts, binds = document.get("Mounts"), host.get("Binds")
+    if not isinstance(mounts, list) and isinstance(binds, list):
+        mounts = [row for bind in binds if (row := _mount_of_bind(str(bind))) is not None]
     return Container(
         name=_name(document.get("Name")) or named,
         id=word(document.get("Id") or document.get("ID")),
@@ -59,6 +61,7 @@ def container_of(document: dict[str, Any], named: str | None = None) -> Containe
         args=_words(document.get("Args")),
         environment=_words(config.get("Env")),
         devices=_devices(host),
+        shm_bytes=_number(host.get("ShmSize")),
         memlock_bytes=_memlock_limit(host.get("Ulimits")),
     )
 
@@ -81,6 +84,17 @@ def _devices(host: dict[str, Any]) -> tuple[str, ...] | None:
         return None
     paths = [row.get("PathOnHost") for row in rows or () if isinstance(row, dict)]
     return tuple(path for path in paths if isinstance(path, str))
+
+
+def _mount_of_bind(bind: str) -> dict[str, Any] | None:
+    """A row of ``Mounts`` from ``SOURCE:DESTINATION[:OPTIONS]``."""
+    source, _, rest = bind.partition(":")
+    destination, _, options = rest.partition(":")
+    if not destination.startswith("/"):
+        return None
+    kind = "bind" if source.startswith("/") else "volume"
+    read_only = "ro" in options.split(",")
+    return {"Source": source, "Destination": destination, "Type": kind, "RW": not read_only}
 
 
 def _memlock_limit(rows: Any) -> int | None:

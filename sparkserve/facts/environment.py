@@ -110,13 +110,20 @@ def _from_words(line: str) -> dict[str, str]:
     return found
 
 
-def _reader(reader_id: str, origin: Origin, **kinds: tuple[str, ...]) -> Reader:
+def _reader(
+    reader_id: str,
+    origin: Origin,
+    *,
+    commands: tuple[str, ...] = (),
+    paths: tuple[str, ...] = (),
+    whats: tuple[str, ...] = (),
+) -> Reader:
     def parse(reading: Reading) -> Iterable[Fact]:
         if reading.rc not in (None, 0):
             raise UnusableOutput(f"exit status {reading.rc}")
         yield Environment(variables=variables_in(reading.text), origin=origin)
 
-    return Reader(id=reader_id, gives=(Environment,), parse=parse, **kinds)
+    return Reader(reader_id, (Environment,), parse, commands, paths, whats)
 
 
 _ENV_TEMPLATE = r".*\{\{.*\.Config\.Env\b.*\}\}.*"

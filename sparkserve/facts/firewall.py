@@ -165,7 +165,7 @@ def _ufw(reading: Reading) -> list[Fact]:
 
 
 _CONNECTION = re.compile(
-    r"(?<![0-9a-fA-F:.])\[?(?P<address>[0-9a-fA-F:.]{0,44}[0-9a-fA-F])\]?(?::|\s+(?:port\s+)?)(?P<port>\d{1,5})\s*[:=-]?>?\s+"
+    r"(?<![0-9a-fA-F:.])\[?(?P<address>[0-9a-fA-F:.]{0,44}[0-9a-fA-F])(?:%[\w.-]{1,15})?\]?(?::|\s+(?:port\s+)?)(?P<port>\d{1,5})\s*[:=-]?>?\s+"
     r"(?P<result>ok|open|connected|succeeded|success|time[d-]?\s?out|timeout|refused|"
     r"connection refused|unreachable|no route to host|filtered|closed|blocked|failed)\b"
     r"(?:[^\d\n]*(?P<seconds>\d+(?:\.\d+)?)\s*(?P<unit>ms|s)?)?",

@@ -195,4 +195,15 @@ READERS: tuple[Reader, ...] = (
         whats=(r"(?:\S+ )?journal(?: of (?!.*\b(?:kernel|boot)\b).*| lines?| tail)?",),
     ),
 )
+LAST: tuple[Reader, ...] = (
+    Reader(
+        "logs.start", (EngineLog,), _log,
+        commands=(
+            r"(?:docker|podman|nerdctl)(?: container| compose|-compose)?(?: -\S+)* "
+            r"(?:run|start|up|create|restart)\b.*",
+            r"docker-compose(?: -\S+)* (?:up|start|restart)\b.*",
+        ),
+    ),
+)  # fmt: skip
+"""What a container, or docker in its place, prints at its start; of what no other reader takes."""
 ASKS: tuple[Ask, ...] = ()

@@ -66,9 +66,17 @@ class Reader:
     """Regular expressions, each for a whole path."""
     whats: tuple[str, ...] = ()
     """Regular expressions, each for the whole of ``what``; letter case does not count."""
+    holds: str | None = None
+    """Regular expression that the text must hold besides, for what a program says in place of the
+    answer that its command line promises: the refusal of ssh instead of the output behind it."""
 
     def takes(self, reading: Reading) -> bool:
         """Whether the reading says that it is of this kind."""
+        return self._is_named(reading) and (
+            self.holds is None or re.search(self.holds, reading.text) is not None
+        )
+
+    def _is_named(self, reading: Reading) -> bool:
         if reading.command is not None:
             line = bare_command(reading.command)
             return any(re.fullmatch(regex, line) for regex in self.commands)
@@ -79,7 +87,7 @@ class Reader:
 
     def read(self, reading: Reading) -> list[Observation]:
         """The reading's facts; one Unobserved per kind where the text is of no use."""
-        text = plain_text(reading.text)
+        text = without_prompt(plain_text(reading.text), reading.command)
         plain = reading if text == reading.text else reading.model_copy(update={"text": text})
         try:
             facts = list(self.parse(plain))
@@ -129,12 +137,12 @@ def ask_file(ask_id: str, path: str, *, format: Format = "text") -> Ask:
 
 
 def plain_text(text: str) -> str:
-    """A text as parsers read it: no byte order mark, plain line ends, no endless line.
+    """A text as parsers read it: no byte order mark or colours, plain line ends, no endless line.
 
     Notes: of a line longer than 8,000 characters the middle is left out, so that no pattern works
     on it for minutes; JSON is known by its form and stays whole.
     """
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    text = _TERMINAL.sub("", text.removeprefix("\ufeff")).replace("\r\n", "\n")
     if len(text) <= _LONGEST_LINE or _is_json(text):
         return text
     # Variables of a process are separated by NUL, and all stand on one line.
@@ -142,6 +150,33 @@ def plain_text(text: str) -> str:
         f"{part[:_KEPT_HEAD]} ... {part[-_KEPT_TAIL:]}" if len(part) > _LONGEST_LINE else part
         for part in re.split(r"([\n\0])", re.sub(r"\n{50,}", "\n" * 50, text))
     )
+
+
+_TERMINAL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[()][0AB])")
+"""Colours, movements and window titles that a terminal takes out of what it shows."""
+_PROMPT = r"\s*(?:\([\w.-]+\) ?)?\[?[\w.-]+@[\w.-]+[: ][^$#]{0,200}[$#]"
+
+
+def without_prompt(text: str, command: str | None = None) -> str:
+    """A text without the lines of the shell in which it was shown.
+
+    The first line goes where it is a prompt with a command behind it (``$ `` alone counts only
+    before the very command), the last where it is a prompt with nothing behind it.
+    """
+    lines = text.rstrip().split("\n")
+    first = next((number for number, line in enumerate(lines) if line.strip()), 0)
+    typed = " ".join(lines[first].split())
+    bare = re.fullmatch(r"[$#>] (.+)", typed)
+    is_echo = bare is not None and command is not None and _same(bare[1], command)
+    start = first + 1 if is_echo or re.match(rf"{_PROMPT} \S", typed) else 0
+    end = len(lines) - 1 if re.fullmatch(_PROMPT, lines[-1]) else len(lines)
+    if (start, end) == (0, len(lines)):
+        return text
+    return "".join(f"{line}\n" for line in lines[start:end])
+
+
+def _same(typed: str, command: str) -> bool:
+    return bare_command(typed) == bare_command(command)
 
 
 def _is_json(text: str) -> bool:
@@ -154,21 +189,26 @@ def _is_json(text: str) -> bool:
     return True
 
 
+_REDIRECTED = re.compile(r"(?: 2>&1| 2> ?/dev/null| \|\| ?true)+$")
+
+
 def bare_command(command: str) -> str:
     """A command line without what does not change its meaning.
 
-    ``sudo -n``, ``LC_ALL=C``, ``timeout 5``, a directory before the program's name and repeated
-    blanks go; the rest stays as it is.
+    ``sudo -n``, ``LC_ALL=C``, ``timeout 5``, a directory before the program's name, ``2>&1`` at the
+    end and repeated blanks go; the rest stays as it is.
     """
     line = " ".join(command.split())
     before = ""
     while before != line:
         before = line
         line = re.sub(r"^(?:sudo -n |env |LC_ALL=\S+ |LANG=\S+ |timeout (?:-\S+ )*\S+ )", "", line)
-    return re.sub(r"^/\S*/", "", line)
+    return re.sub(r"^/\S*/", "", _REDIRECTED.sub("", line))
 
 
+_SHOWN = re.compile(r" \| ?(?:cat|less|more|tee \S+)$")
 _WRAPPED = (
+    r"sudo (?:-[A-Zk]+ |-u ?\S+ )*(?P<inner>[^-\s].*)",
     r"ssh (?:-[46AaCfGgKkMNnqsTtVvXxYy]+ |-[a-zA-Z] ?\S+ )*(?:\S+@)?[\w.:-]+ (?P<inner>.+)",
     # What a container says of its own disks and mounts is not said of the node.
     r"docker (?:container |compose )?exec (?:-\w+ |--\S+ )*\S+ "
@@ -178,11 +218,15 @@ _WRAPPED = (
 
 
 def unwrapped(reading: Reading) -> Reading | None:
-    """The reading as if its command had not come through ssh, a shell or ``docker exec``.
+    """The reading as if its command had not come through sudo, ssh, a shell or ``docker exec``.
 
-    None where it did not. Text that ssh itself printed is not told from that of the command.
+    None where it did not. ``cat FILE`` becomes the file, and a pager behind the command goes.
     """
     line = bare_command(reading.command or "")
+    if (plain := _SHOWN.sub("", line)) != line:
+        return reading.model_copy(update={"command": plain})
+    if file := re.fullmatch(r"cat ([^\s|;&<>$*]+)", line):
+        return reading.model_copy(update={"command": None, "path": file[1].strip("'\"")})
     found = next((match for regex in _WRAPPED if (match := re.fullmatch(regex, line))), None)
     if found is None:
         return None
@@ -191,6 +235,14 @@ def unwrapped(reading: Reading) -> Reading | None:
         inner = inner[1:-1].replace("\\" + inner[0], inner[0])
     note = f"{reading.note} in the container".strip() if line.startswith("docker") else reading.note
     return reading.model_copy(update={"command": inner, "note": note})
+
+
+def _undirected(reading: Reading) -> Reading:
+    """The reading without ``2>&1`` and the like behind its command."""
+    plain = _REDIRECTED.sub("", reading.command or "")
+    if plain == (reading.command or ""):
+        return reading
+    return reading.model_copy(update={"command": plain})
 
 
 class Understood(NamedTuple):
@@ -206,7 +258,7 @@ def understand(readings: Sequence[Reading], readers: Sequence[Reader]) -> Unders
     observations: list[Observation] = []
     unread = []
     for reading in readings:
-        inner: Reading | None = reading
+        inner: Reading | None = _undirected(reading)
         reader = None
         while inner is not None and reader is None:
             reader = next((one for one in readers if one.takes(inner)), None)

@@ -70,7 +70,10 @@ _THEMES = (
     weights, sockets, disk_speed, logs, samples, environment, rendered, replies, eval_records,
     wanted, model_config,
 )  # fmt: skip
-READERS: tuple[Reader, ...] = tuple(reader for theme in _THEMES for reader in theme.READERS)
+READERS: tuple[Reader, ...] = (
+    *(reader for theme in _THEMES for reader in theme.READERS), *ssh.LAST, *tools.LAST,
+    *logs.LAST,
+)  # fmt: skip
 """Every kind of text that is understood; the first that takes a reading reads it."""
 ASKS: tuple[Ask, ...] = tuple(ask for theme in _THEMES for ask in theme.ASKS)
 """What ``doctor`` reads on every node, besides the probes of a launch."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -113,7 +114,18 @@ _BRIEF = re.compile(r"^([^\s:@]+)(?:@\S+)?\s+(?:UP|DOWN|UNKNOWN)\s+(.*/\d+.*)$",
 _IFCONFIG = re.compile(r"^\s+inet\s+(?:addr:)?(\d\S+)\s+.*?(?:netmask\s+|Mask:)(\S+)")
 
 
+def _json_addresses(text: str) -> Iterator[tuple[str, str, str]]:
+    """``ip -j addr``: one object per interface."""
+    for row in json.loads(text):
+        for one in row.get("addr_info") or () if isinstance(row, dict) else ():
+            if isinstance(one, dict) and {"local", "prefixlen"} <= one.keys():
+                yield str(row.get("ifname")), str(one["local"]), str(one["prefixlen"])
+
+
 def _addresses(text: str) -> Iterator[tuple[str, str, str]]:
+    if text.lstrip().startswith("["):
+        yield from _json_addresses(text)
+        return
     for row in _ONE_LINE.finditer(text):
         yield row[1], row[2], row[3]
     for row in _BRIEF.finditer(text):

@@ -333,8 +333,22 @@ def _account(reading: Reading) -> Iterator[Account]:
     yield Account(user=home["user"] or named, home=home["home"])
 
 
+_SSH_SAYS = (
+    r"(?m)^(?:(?:[\w.-]+@)?[\w.:-]+: )?Permission denied \((?:[a-z-]+,?)+\)|^Host key verification"
+    r" failed|^No \S+ host key is known for|REMOTE HOST IDENTIFICATION HAS CHANGED|^ssh: connect to"
+    r" host |^ssh: Could not resolve hostname|^kex_exchange_identification: |Too many"
+    r" authentication failures"
+)
+"""What stands in place of the output where ssh itself did not get through."""
 READERS: tuple[Reader, ...] = (
     Reader("ssh.connection", (Connection,), _told, whats=(r"connection",)),
+    Reader(
+        "ssh.refused", (Connection,), _login, commands=(r"ssh -?\S.*",), holds=_SSH_SAYS,
+    ),
+    Reader(
+        "ssh.traceback", (Connection,), _login, holds=r"PasswordRequiredException|paramiko",
+        whats=(r"(?:python |fabric |paramiko )?(?:traceback|error|exception)",),
+    ),
     Reader(
         "ssh.login", (Connection,), _login,
         commands=(r"ssh (?!.*\bsudo\b).*\s['\"]?(?:true|hostname|exit|exit 0|uptime|whoami)['\"]?",
@@ -362,6 +376,16 @@ READERS: tuple[Reader, ...] = (
                   r"(?:id -un|whoami) ?(?:;|&&) ?echo \"?(?:~|\$\{?HOME\}?)\"?"),
     ),
 )  # fmt: skip
+LAST: tuple[Reader, ...] = (
+    Reader(
+        "ssh.sudo_prompt",
+        (Sudo,),
+        _sudo,
+        commands=(r".*",),
+        holds=r"(?m)^sudo: (?:a password is required|a terminal is required)",
+    ),
+)
+"""Of commands that no other reader takes."""
 ASKS: tuple[Ask, ...] = (
     ask_command("ssh.sudo", "sudo -n true"),
     ask_command("ssh.account", 'getent passwd "$(id -un)"'),

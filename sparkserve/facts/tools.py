@@ -86,6 +86,15 @@ def _programs(reading: Reading) -> Iterator[Programs | LoginPrograms]:
     yield LoginPrograms(paths=paths) if login else Programs(paths=paths)
 
 
+_NOT_FOUND = r"(?m)^\S{0,60}sh: (?:line )?(?:\d+: )?(?P<name>[\w.+-]+): (?:command )?not found\s*$"
+
+
+def _absent(reading: Reading) -> Iterator[Programs]:
+    """What a shell says of a program that it does not find, whatever was to be run."""
+    names = [row["name"] for row in re.finditer(_NOT_FOUND, reading.text)]
+    yield Programs(paths=dict.fromkeys(names))
+
+
 def wanted_names(command: str) -> tuple[str, ...]:
     """Programs that a command line asks for."""
     loop = re.search(r"\bfor \w+ in ([^;]+);", command)
@@ -187,6 +196,10 @@ READERS: tuple[Reader, ...] = (
         whats=(r"pip (?:list|freeze)",),
     ),
 )  # fmt: skip
+LAST: tuple[Reader, ...] = (
+    Reader("tools.absent", (Programs,), _absent, commands=(r".*",), holds=_NOT_FOUND),
+)
+"""Of commands that no other reader takes."""
 _LOOP = f"for t in {_WANTED}; do command -v $t || echo $t -; done"
 ASKS: tuple[Ask, ...] = (
     ask_command("tools.programs", _LOOP),

@@ -317,10 +317,17 @@ def test_only_fatal_lines_count(line: str, loud: bool) -> None:
     assert bool(found) == loud
 
 
-def test_fatal_error_before_the_reboot_warns() -> None:
+def test_fatal_error_before_the_reboot_warns_only_where_this_boot_is_shown_to_be_clean() -> None:
     text = "pcieport 0000:00:00.0: AER: Uncorrectable (Fatal) error message received\n"
-    found = findings(ran("journalctl -k -b -1", text, "n"), code="NET_CX7_AER_FATAL")
-    assert [f.verdict for f in found if f.check_id == "NET.AER"] == ["WARN"]
+    before = ran("journalctl -k -b -1", text, "n")
+    since = ran("journalctl -k", "mlx5_core 0000:01:00.0: Port module event: plugged\n", "n")
+
+    def verdicts(*readings: Reading) -> list[str]:
+        found = findings(*readings, code="NET_CX7_AER_FATAL")
+        return [f.verdict for f in found if f.check_id == "NET.AER" and f.outcome == "fail"]
+
+    assert verdicts(before) == ["FAIL"]
+    assert verdicts(before, since) == ["WARN"]
 
 
 def test_closed_input_is_found_where_no_address_is_known() -> None:
