@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from sparkserve.model.base import Model
 from sparkserve.planning.memory_types import MemoryPlan, MemoryWish
 
-_CALCULATION = re.compile(r"bytes_per_full_token=([\d.]+)(.*?)full_token=(\d+)")
-_FIGURE = re.compile(r"(\w+)=([\d.]+) GB")
-_AVAILABLE = re.compile(r"avail mem=([\d.]+) ?GB")
-_USAGE = re.compile(r"mem usage=([\d.]+) ?GB")
+_CALCULATION = re.compile(r"bytes_per_full_token=(\d+(?:\.\d+)?)(.*?)full_token=(\d+)")
+_FIGURE = re.compile(r"(\w+)=(\d+(?:\.\d+)?) GB")
+_AVAILABLE = re.compile(r"avail mem=(\d+(?:\.\d+)?) ?GB")
+_USAGE = re.compile(r"mem usage=(\d+(?:\.\d+)?) ?GB")
 _GRAPHS_BEGIN = re.compile(r"Capture .{0,60}graph.{0,60} begin")
 _GRAPHS_END = re.compile(r"Capture .{0,60}graph.{0,60} end")
 _POOL = re.compile(r"max_total_num_tokens=(\d+)")
@@ -118,7 +118,10 @@ def _read(text: str) -> RankLog:
         available = _AVAILABLE.search(line)
         gib = float(available[1]) if available else None
         if gib is not None and "Load weight begin" in line:
-            # A start over begins anew; the draft's own load goes on from the target's.
+            if found.keys() - {"before_gib", "after_gib"}:
+                # The engine was started once more: its pool had been there already.
+                found.clear()
+            # The draft's own load goes on from the target's.
             found.setdefault("before_gib", gib)
         elif gib is not None and "Load weight end" in line:
             found["after_gib"] = gib

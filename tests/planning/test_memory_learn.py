@@ -52,6 +52,24 @@ def test_of_several_ranks_the_one_that_leaves_least_counts() -> None:
     assert set(found.ranks) == {"spark1", "spark2"}
 
 
+def test_of_two_starts_in_one_log_the_newest_counts() -> None:
+    found = learn("run-1", {"spark1": LOG.replace("=115.20", "=98.70") + LOG})
+    once = learn("run-1", {"spark1": LOG})
+    assert found is not None
+    assert found == once
+    half = LOG + LOG.partition("[2026-09-14 10:27:11")[0].replace("=34.20", "=35.20")
+    broken_off = learn("run-1", {"spark1": half})
+    assert broken_off is not None
+    assert broken_off.loaded_gib == pytest.approx(80.0)
+    assert broken_off.graphs_gib is None
+
+
+@pytest.mark.parametrize("figure", ["...", "1.2.3", "1e9", "-", ""])
+def test_figures_that_are_none_do_no_harm(figure: str) -> None:
+    garbled = LOG.replace("34.20", figure).replace("1680.00", figure).replace("11.08", figure)
+    assert learn("run-1", {"spark1": garbled}) is not None
+
+
 def test_a_log_without_figures_teaches_nothing() -> None:
     assert learn("run-1", {"spark1": "The server is fired up and ready to roll!"}) is None
     assert learn("run-1", {}) is None
