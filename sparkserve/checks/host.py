@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sparkserve.checks.check import Check, Judgement, passed
-from sparkserve.checks.machine import at, rules_apply, shown, wants_spark
+from sparkserve.checks.machine import rules_apply, shown, wants_spark
 from sparkserve.checks.scene import Scene
 from sparkserve.checks.versions import CHECKS as VERSIONS
 from sparkserve.facts.gpu import NO_TOOL, DrmSettings, Gpus
@@ -140,11 +140,11 @@ def _wifi_route(scene: Scene) -> Iterator[Judgement]:
             continue
         best = min(defaults, key=lambda route: route.metric)
         name = best.interface or ""
-        wireless = at(scene, place, WifiState)
+        wireless = scene.near(place, WifiState)
         if not (name.startswith("wl") or (wireless and name in wireless.interfaces)):
             yield passed(place, f"default route by {name}")
             continue
-        links = at(scene, place, Links)
+        links = scene.near(place, Links)
         wired = _wired_up(links)
         saving = "; power save is on" if wireless and wireless.power_save else ""
         yield Judgement(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import reduce
-from typing import TypeVar
 
 from sparkserve.checks.scene import Scene, evidence
 from sparkserve.facts import runtime
@@ -13,8 +11,6 @@ from sparkserve.facts.gpu import NO_TOOL, Gpus
 from sparkserve.facts.kernel import HostVersions
 from sparkserve.facts.reader import Fact
 from sparkserve.model.facts import Unobserved
-
-F = TypeVar("F", bound=Fact)
 
 # Product names of the makers' GB10 boxes; nobody verified the list on the machines.
 _PRODUCTS = re.compile(
@@ -57,32 +53,6 @@ def shown(scene: Scene, place: str | None, *kinds: type[Fact]) -> tuple[str, ...
         if other == place or scene.same_place(other, place)
     ]
     return tuple(dict.fromkeys(evidence(readings)))
-
-
-def at(scene: Scene, place: str | None, kind: type[F]) -> F | None:
-    """What is known about one kind at this Spark, under any of its names.
-
-    Where it says nothing itself, a reading without a place counts; then the only other one, unless
-    both names tell that it is another Spark.
-    """
-    known = scene.each(kind)
-    own = [fact for other, fact in known if other == place or scene.same_place(place, other)]
-    if own:
-        return reduce(lambda one, other: one.merged(other), own)
-    placeless = [fact for other, fact in known if other is None]
-    if placeless:
-        return placeless[0]
-    if len(known) == 1 and not are_apart(scene, place, known[0][0]):
-        return known[0][1]
-    return None
-
-
-def are_apart(scene: Scene, one: str | None, other: str | None) -> bool:
-    """Whether two names surely mean two Sparks; a name that tells no rank may be any."""
-    if scene.fleet is not None:
-        return one != other
-    ranks = scene.rank_of(one), scene.rank_of(other)
-    return None not in ranks and ranks[0] != ranks[1]
 
 
 _SERVING = re.compile(r"(?i)dsv\d|sglang|vllm|trtllm|engine|llm|rank[-_]?\d|sparkserve")

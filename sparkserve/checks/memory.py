@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sparkserve.checks.check import Check, Judgement, passed
-from sparkserve.checks.machine import at, gib, rules_apply, shown
+from sparkserve.checks.machine import gib, rules_apply, shown
 from sparkserve.checks.memory_blocks import CHECKS as BLOCKS
 from sparkserve.checks.memory_gates import CHECKS as GATES
 from sparkserve.checks.memory_holders import CHECKS as HOLDERS
@@ -62,7 +62,7 @@ def _cma(scene: Scene) -> Iterator[Judgement]:
 
 
 def _kernel_told(scene: Scene, place: str | None) -> str:
-    versions = at(scene, place, HostVersions)
+    versions = scene.near(place, HostVersions)
     if versions is None or versions.kernel is None:
         return ""
     if versions.cmdline is None:
@@ -86,7 +86,7 @@ def _undecided_pins(scene: Scene) -> Iterator[Judgement]:
     for place, log, reading in scene.seen(EngineLog):
         if not any(_PIN_FAILED.search(line.text) for line in log.lines):
             continue
-        memory, limit = at(scene, place, Meminfo), at(scene, place, Memlock)
+        memory, limit = scene.near(place, Meminfo), scene.near(place, Memlock)
         free = memory.cma_free_bytes if memory is not None else None
         total = memory.cma_total_bytes if memory is not None else None
         cma_bad = free is not None and total is not None and free > total
@@ -111,7 +111,7 @@ def _reserve(scene: Scene) -> Iterator[Judgement]:
         size = reserve.min_free_bytes
         if size is None:
             continue
-        memory = at(scene, place, Meminfo)
+        memory = scene.near(place, Meminfo)
         told = f"{gib(size)} reserve (vm.min_free_kbytes = {size // KIB})"
         if size <= _RESERVE_BYTES:
             yield passed(place, told)
@@ -198,7 +198,7 @@ def _unified(scene: Scene) -> Iterator[Judgement]:
         figures = [s for s in asked if s.memory_total_bytes or s.memory_used_bytes]
         if figures:
             continue
-        memory = at(scene, place, Meminfo)
+        memory = scene.near(place, Meminfo)
         total = memory.total_bytes if memory else None
         available = memory.available_bytes if memory else None
         told_total = "unknown" if total is None else f"{total / GIB:.2f} GiB"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from sparkserve.checks.check import Check, Judgement, passed
-from sparkserve.checks.machine import at, gib, rules_apply, shown
+from sparkserve.checks.machine import gib, rules_apply, shown
 from sparkserve.checks.scene import Scene
 from sparkserve.facts.baseline import NodeBaseline, blocks_of
 from sparkserve.facts.gpu import NO_ANSWER, Gpus
@@ -36,7 +36,7 @@ def _contiguous(scene: Scene) -> Iterator[Judgement]:
     for place, buddyinfo in scene.each(Buddyinfo):
         if not rules_apply(scene, place):
             continue
-        versions = at(scene, place, HostVersions)
+        versions = scene.near(place, HostVersions)
         page = (versions.page_bytes if versions else None) or 4096
         large = blocks_of(buddyinfo, page, _LARGE)
         middle = blocks_of(buddyinfo, page, _MIDDLE)
@@ -81,7 +81,7 @@ class _Count:
 
 
 def _judged(scene: Scene, place: str | None, count: _Count) -> Judgement:
-    memory = at(scene, place, Meminfo)
+    memory = scene.near(place, Meminfo)
     available = memory.available_bytes if memory else None
     with_memory = "" if available is None else f", MemAvailable {gib(available)}"
     told = count.told + with_memory + _compaction(scene, place)
@@ -109,7 +109,7 @@ def _why(available: int | None) -> str:
 def _by_itself(scene: Scene, place: str | None, count: _Count, told: str) -> Judgement | None:
     """A warning where the node has far fewer blocks than it had after its reboot."""
     baseline = scene.of(place, NodeBaseline)
-    memory = at(scene, place, Meminfo)
+    memory = scene.near(place, Meminfo)
     if baseline is None or (
         memory is not None
         and memory.available_bytes is not None
@@ -128,7 +128,7 @@ def _by_itself(scene: Scene, place: str | None, count: _Count, told: str) -> Jud
 
 
 def _compaction(scene: Scene, place: str | None) -> str:
-    counts = at(scene, place, Compaction)
+    counts = scene.near(place, Compaction)
     if counts is None:
         return ""
     named = {
@@ -144,7 +144,7 @@ def _driver_lines(scene: Scene) -> Iterator[Judgement]:
         lines = [line for line in log.lines if _NVRM.search(line)]
         if not lines:
             continue
-        engine = at(scene, place, EngineLog)
+        engine = scene.near(place, EngineLog)
         count = f"{len(lines)} NVRM line{'s' if len(lines) > 1 else ''}"
         ended = engine is not None and any(_READY.search(line.text) for line in engine.lines)
         reasons = _starved(scene, place, engine)
@@ -168,7 +168,7 @@ def _starved(scene: Scene, place: str | None, engine: EngineLog | None) -> list[
     """Why lines of the driver are a fault here; empty where one of the conditions is missing."""
     if engine is None or engine.quiet_s is None or engine.quiet_s < _NO_PROGRESS_S:
         return []
-    memory, gpus = at(scene, place, Meminfo), at(scene, place, Gpus)
+    memory, gpus = scene.near(place, Meminfo), scene.near(place, Gpus)
     found = []
     available = memory.available_bytes if memory else None
     if available is not None and available < _FLOOR_BYTES:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from sparkserve.checks.check import Check, Judgement, passed
-from sparkserve.checks.machine import at, gib, is_serving, run_on, shown
+from sparkserve.checks.machine import gib, is_serving, run_on, shown
 from sparkserve.checks.scene import Scene
 from sparkserve.facts.container_kinds import Containers
 from sparkserve.facts.rendered import Request
@@ -160,7 +160,7 @@ def _after_stop(scene: Scene, place: str | None, values: Sequence[float]) -> boo
     """Whether the samples follow a stop: the container is gone, or the memory comes back."""
     if len(values) > 1 and values[-1] < values[0]:
         return False
-    listed = at(scene, place, Containers)
+    listed = scene.near(place, Containers)
     gone = listed is not None and any(
         one.status in ("exited", "dead", "removing") for one in listed.containers
     )
@@ -174,7 +174,7 @@ def _need(scene: Scene, place: str | None) -> tuple[float, str]:
     wanted = scene.wanted
     if wanted.start_memory_gib is not None:
         return wanted.start_memory_gib, "by the profile"
-    memory = at(scene, place, Meminfo)
+    memory = scene.near(place, Meminfo)
     if wanted.mem_fraction is not None:
         total = (memory.total_bytes if memory else None) or 121.63 * GIB
         return wanted.mem_fraction * total / GIB, f"{wanted.mem_fraction} of all memory"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from sparkserve.checks.check import Check, Judgement, passed
-from sparkserve.checks.machine import are_apart, at, gib, is_serving, run_on, shown
+from sparkserve.checks.machine import gib, is_serving, run_on, shown
 from sparkserve.checks.scene import Scene
 from sparkserve.facts.container_kinds import Container, Containers, DockerDaemon
 from sparkserve.facts.exports import Exports
@@ -43,7 +43,7 @@ def _orphans(scene: Scene) -> Iterator[Judgement]:
                     place, "unknown", f"pid {process.pid} ({process.name}) holds an unknown amount"
                     " of GPU memory", evidence=shown(scene, place, GpuProcesses),
                 )  # fmt: skip
-        idle = [c for c in _running(at(scene, place, Containers)) if is_serving(c)]
+        idle = [c for c in _running(scene.near(place, Containers)) if is_serving(c)]
         if idle and not large and not unsized and serves is None:
             yield _busy(scene, place, f"container {idle[0].name} runs")
         elif not large and not unsized:
@@ -56,8 +56,8 @@ def _whose(scene: Scene, place: str | None, process: GpuProcess) -> Judgement:
     """Judge one large process by the container that it belongs to."""
     size = f"{(process.used_bytes or 0) // MIB} MiB"
     told = f"pid {process.pid} ({process.name}) holds {size}"
-    daemon, listed = at(scene, place, DockerDaemon), at(scene, place, Containers)
-    owners = at(scene, place, ProcessOwners)
+    daemon, listed = scene.near(place, DockerDaemon), scene.near(place, Containers)
+    owners = scene.near(place, ProcessOwners)
     owner = next((o for o in owners.owners if o.pid == process.pid), None) if owners else None
     running = _running(listed)
     proof = shown(scene, place, GpuProcesses, Containers, ProcessOwners)
@@ -117,9 +117,9 @@ _NFS_SERVICE = re.compile(r"(?i)nfs-(?:kernel-)?server|nfs-ganesha|nfsd")
 
 
 def _serves_files(scene: Scene, place: str | None) -> bool:
-    threads, exports = at(scene, place, NfsServer), at(scene, place, Exports)
-    services, sockets = at(scene, place, Services), at(scene, place, Listeners)
-    listed = at(scene, place, Containers)
+    threads, exports = scene.near(place, NfsServer), scene.near(place, Exports)
+    services, sockets = scene.near(place, Services), scene.near(place, Listeners)
+    listed = scene.near(place, Containers)
     return (
         (threads is not None and bool(threads.threads))
         or (exports is not None and bool(exports.exports))
@@ -142,7 +142,7 @@ def _page_cache(scene: Scene) -> Iterator[Judgement]:
         lack = next(
             (
                 text for other, text in short.items()
-                if other is None or not are_apart(scene, place, other)
+                if other is None or not scene.are_apart(place, other)
             ),
             None,
         )  # fmt: skip

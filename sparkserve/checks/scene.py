@@ -84,8 +84,8 @@ class Scene:
     def near(self, place: str | None, kind: type[F]) -> F | None:
         """What is known about one kind at this place under any of its names.
 
-        Where the place itself says nothing, a reading without a place counts, and the only one of
-        its kind.
+        Where it says nothing itself, a reading without a place counts; then the only other one,
+        unless both names tell that it is another Spark.
         """
         known = self.each(kind)
         own = [fact for other, fact in known if self.same_place(place, other)]
@@ -94,7 +94,9 @@ class Scene:
         placeless = [fact for other, fact in known if other is None]
         if placeless:
             return placeless[0]
-        return known[0][1] if len(known) == 1 else None
+        if len(known) == 1 and not self.are_apart(place, known[0][0]):
+            return known[0][1]
+        return None
 
     def blind(self, kind: type[Fact]) -> list[tuple[str | None, Unobserved]]:
         """Places that were asked about one kind and gave nothing usable by any way."""
@@ -127,6 +129,13 @@ class Scene:
             return one is not None
         ranks = self.rank_of(one), self.rank_of(other)
         return ranks[0] is not None and ranks[0] == ranks[1]
+
+    def are_apart(self, one: str | None, other: str | None) -> bool:
+        """Whether two names surely mean two Sparks; a name that tells no rank may be any."""
+        if self.fleet is not None:
+            return one != other
+        ranks = self.rank_of(one), self.rank_of(other)
+        return None not in ranks and ranks[0] != ranks[1]
 
 
 def rank_by_name(place: str) -> int | None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from sparkserve.checks.check import Check, Judgement, passed
 from sparkserve.checks.known_bad import Match, Setup, in_range, matches
-from sparkserve.checks.machine import at, rules_apply, shown
+from sparkserve.checks.machine import rules_apply, shown
 from sparkserve.checks.scene import Scene
 from sparkserve.facts.baseline import NodeBaseline
 from sparkserve.facts.container_kinds import Containers
@@ -224,7 +224,7 @@ def _is_measured(scene: Scene, place: str | None, match: Match) -> bool:
         return False
     if match.row.judged_by != "MEM.CMA":
         return True
-    memory = at(scene, place, Meminfo)
+    memory = scene.near(place, Meminfo)
     return memory is not None and None not in (memory.cma_free_bytes, memory.cma_total_bytes)
 
 
