@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import product
 
 from sparkserve.checks.check import Check, Judgement, passed
 from sparkserve.checks.fabric_view import at, has_fabric, topology
@@ -292,16 +292,6 @@ def _judge_ends(scene: Scene) -> Iterator[Judgement]:
                     expected=f"MTU {largest} at both ends",
                     fix=f"sudo ip link set {end.interface} mtu {largest}",
                 )
-
-
-def cabled_pairs(cables: Sequence[Cable]) -> tuple[tuple[CableEnd, CableEnd], ...]:
-    """Every pair of ends that one network joins, for tests between two nodes."""
-    return tuple(
-        (one, other)
-        for cable in cables
-        for one, other in combinations(cable.ends, 2)
-        if one.node != other.node and one.address and other.address
-    )
 
 
 CHECKS: tuple[Check, ...] = (

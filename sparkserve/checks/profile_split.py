@@ -17,7 +17,6 @@ V41_SIZES: Mapping[str, int] = {
 }  # fmt: skip
 """DeepSeek-V4.1-Flash as published (config.json); used where none was read."""
 _STAGES: tuple[Stage, ...] = ("profile", "launch", "doctor")
-_SHARED_BLOCK = 128
 _B12X_BLOCK, _FLASHINFER_BLOCK = 64, 128
 """Multiples that the two expert kernels demand of a rank's expert width; upstream recipe."""
 
@@ -76,11 +75,6 @@ def divisors(sizes: Mapping[str, int], tp: int, ep: int | None) -> list[tuple[st
     if heads % tp and tp % heads:
         wrong.insert(1, ("num_key_value_heads", heads, tp))
     return wrong
-
-
-def next_multiple(size: int, block: int) -> int:
-    """The smallest multiple of ``block`` that is not below ``size``."""
-    return -(-size // block) * block
 
 
 def sizes_of(scene: Scene, wanted: Wanted) -> Mapping[str, int]:
@@ -221,12 +215,6 @@ WIDTH = Check(
     fix="an expert-parallel size that leaves wider parts",
     symptom="the engine ends while loading experts, or computes with a slow fallback",
 )  # fmt: skip
-
-
-def shared_width(intermediate: int, tp: int) -> tuple[int, int]:
-    """(width of the shared expert on one rank, width padded to the block); whole ranks only."""
-    own = intermediate // tp
-    return own, next_multiple(own, _SHARED_BLOCK)
 
 
 CHECKS: tuple[Check, ...] = (RANKS, DIVISIBILITY, WIDTH)

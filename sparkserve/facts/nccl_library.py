@@ -29,11 +29,6 @@ class NcclFile(Model):
     has_ring_patch: bool | None = None
     size_bytes: int | None = None
 
-    @property
-    def version_text(self) -> str:
-        """``2.30.7``."""
-        return ".".join(map(str, self.version)) if self.version else "unknown"
-
 
 class NcclFiles(Fact):
     """NCCL libraries of one place."""

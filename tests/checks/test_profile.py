@@ -11,7 +11,7 @@ from sparkserve.checks import profile as theme
 from sparkserve.checks.check import judge
 from sparkserve.checks.diagnose import diagnose
 from sparkserve.checks.memory_plan import PLAN
-from sparkserve.checks.profile_split import V41_SIZES, divisors, expert_width, shared_width
+from sparkserve.checks.profile_split import V41_SIZES, divisors, expert_width
 from sparkserve.checks.scene import Scene
 from sparkserve.facts.memory import MemoryFacts
 from sparkserve.facts.runtime import HolderFacts
@@ -422,11 +422,6 @@ def test_three_ranks_of_v41_need_padding_that_is_declared() -> None:
     assert profile(V41 + "tp: 3\nDSV41_TP_PAD: 1") == []
     assert codes(profile(V41 + "tp: 3\nDSV41_TP_PAD: 0")) == ["ENG_TP_DIVISIBILITY"]
     assert divisors(V41_SIZES, 4, 1) == divisors(V41_SIZES, 8, 2) == []
-
-
-@pytest.mark.parametrize(("tp", "own", "padded"), [(3, 768, 768), (4, 576, 640), (8, 288, 384)])
-def test_shared_expert_is_padded_to_the_published_widths(tp: int, own: int, padded: int) -> None:
-    assert shared_width(2304, tp) == (own, padded)
 
 
 # Switches, ranges and numerics of the published recipes.
