@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from sparkserve.facts.eval_records import (
     EvalSamples,
     RepeatedRuns,
 )
-from sparkserve.facts.replies import MeasuredUsage, Replies
+from sparkserve.facts.replies import Exchanges, MeasuredUsage, Replies
 from sparkserve.facts.reply_forms import Usage
 from sparkserve.model.reading import Reading
 
@@ -180,6 +181,10 @@ def _prefill(scene: Scene) -> Iterator[Judgement]:
         yield replace(found, verdict="INVALID", severity=None if of_prefill else "info")
 
 
+_PROBED = re.compile(r"(?i)logprob|\becho\b")
+"""Words of a server that refuses a probe of log-probabilities."""
+
+
 def _short(usage: Usage) -> bool:
     return usage.completion_tokens is None or usage.completion_tokens <= _SHORT_TOKENS
 
@@ -203,6 +208,15 @@ def _loglikelihood(scene: Scene) -> Iterator[Judgement]:
             "the model's",
             evidence=evidence([one.reading]), verdict="UNSUPPORTED",
         )  # fmt: skip
+    for node, fact, reading in scene.seen(Exchanges):
+        for exchange in fact.exchanges:
+            if 400 <= (exchange.status or 0) < 500 and _PROBED.search(exchange.message):
+                yield Judgement(
+                    node, "skipped", observed=f"HTTP {exchange.status}: {exchange.message}",
+                    expected="token_logprobs with numbers",
+                    why="the server refuses echo with logprobs",
+                    evidence=evidence([reading]), verdict="UNSUPPORTED",
+                )  # fmt: skip
 
 
 def _floor(scene: Scene) -> Iterator[Judgement]:
@@ -243,7 +257,8 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "EVAL.LOGLIKELIHOOD", "EVL_LOGLIKELIHOOD_UNSUPPORTED",
-        "log-probabilities of prompts are there", ("eval",), "warning", "config", (Replies,),
+        "log-probabilities of prompts are there", ("eval",), "warning", "config",
+        (Replies, Exchanges),
         _loglikelihood,
         why="multiple choice by likelihood needs echo with logprobs, which not every server has",
         fix="leave loglikelihood tasks out, or ask for the letter of the answer instead",

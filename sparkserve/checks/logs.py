@@ -23,6 +23,8 @@ _OWN = ("NET_RING_TREE", "ENG_LOCKED_WORKSPACE", "ENG_JIT_MIDSERVE", "SRV_REASON
 """Codes that a line proves and that have a check of their own here."""
 _FIGURES = ("ENG_GRAPH_CAPTURE_FAILED", "ENG_GARBLED_FROM_DRIFT")
 """Codes that a line proves and that a check with more than the line tells."""
+_ENDS_BY_TIMEOUT = ("ENG_JIT_MIDSERVE",)
+"""Codes of a slow phase: an error where a collective of the same logs timed out."""
 _LINES = 6
 
 
@@ -100,8 +102,14 @@ def _proved(codes: tuple[str, ...] | None) -> Callable[[Scene], Iterator[Judgeme
                 found.setdefault((fault.rank, code), []).append(fault)
         for (_, code), faults in found.items():
             meanings = dict.fromkeys(fault.meaning for fault in faults)
+            late = code in _ENDS_BY_TIMEOUT and any(
+                fault.pattern.name == "collective-timeout" for fault in view.watcher.open()
+            )
+            if late:
+                meanings["a collective of the ranks timed out on it"] = None
             yield Judgement(
                 view.log_of(faults[0]).place, "fail", code=code,
+                severity="error" if late else None,
                 observed=f"{view.name(faults[0])}{clock(faults[0])}: {'; '.join(meanings)}",
                 expected="no such line",
                 fix=faults[0].pattern.fix,

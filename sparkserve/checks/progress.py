@@ -12,6 +12,7 @@ from sparkserve.checks.scene import Scene
 from sparkserve.engine.host_lines import REPLIES
 from sparkserve.facts.gpu_kinds import GpuSamples
 from sparkserve.facts.logs import EngineLog
+from sparkserve.facts.replies import Replies
 from sparkserve.facts.samples import (
     TIME_COLUMNS,
     MetricScrapes,
@@ -198,19 +199,27 @@ def looped(text: str) -> str | None:
     return found["what"]
 
 
+def _said(scene: Scene) -> Iterator[tuple[str | None, str]]:
+    """Text of answers, while they come and whole, each with its place."""
+    yield from ((place, tail.text) for place, tail in scene.each(StreamTail))
+    for place, replies, _ in scene.seen(Replies):
+        for answer in replies.answers:
+            yield from ((place, text) for text in (answer.reply.reasoning, answer.reply.text))
+
+
 def _loop(scene: Scene) -> Iterator[Judgement]:
-    for place, tail in scene.each(StreamTail):
-        unit = looped(tail.text)
+    for place, text in _said(scene):
+        unit = looped(text)
         if unit is None:
-            if tail.text.strip():
+            if text.strip():
                 yield passed(place, "no verbatim loop")
             continue
-        count = tail.text[-LOOP_TAIL_CHARS:].count(unit)
+        count = text[-LOOP_TAIL_CHARS:].count(unit)
         yield Judgement(
             place, "fail", verdict="LOOP",
             observed=f"{count} times in a row: {' '.join(unit.split())[:120]!r}",
             expected="no text that repeats itself word for word",
-            evidence=shown(scene, StreamTail),
+            evidence=shown(scene, StreamTail, Replies),
         )  # fmt: skip
 
 
@@ -242,7 +251,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "PROGRESS.LOOP", "SRV_VERBATIM_LOOP", "An answer does not repeat itself",
-        ("watch", "eval"), "error", "engine", (StreamTail,), _loop,
+        ("watch", "eval"), "error", "engine", (StreamTail, Replies), _loop,
         why="a model that repeats a passage four times does not come out of it by itself",
         fix="end the request; set a repetition or presence penalty",
         symptom="The thoughts repeat one sentence until the limit of tokens.",

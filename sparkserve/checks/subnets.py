@@ -164,6 +164,8 @@ def _advertised(
             wrong = f"is the address of {holder}, a Wi-Fi interface"
         elif way is not None and way.source == told and way.interface not in names:
             wrong = f"is the address of {way.interface}, by which the default route leaves"
+        elif holder is not None and own and holder not in names and not fabric_name(holder):
+            wrong = f"is the address of {holder}, not of {names[0]}"
         else:
             yield passed(place, f"SGLANG_HOST_IP={told}")
             return

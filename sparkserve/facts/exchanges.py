@@ -73,7 +73,7 @@ def exchanges_of(
     """
     method, path = _request(reading)
     if path is None:
-        return tuple(_lines(reading.text))
+        return tuple(_lines(reading.text)) or _refused(reading, values)
     keyed = _keyed(reading)
     body = next((mapping(value) for value in values if isinstance(value, Mapping)), {})
     message = _message(body)
@@ -89,6 +89,15 @@ def exchanges_of(
         Exchange(method=method, path=path, status=status, silence=silence, keyed=keyed,
                  models=models, generated=shown, message=message),
     )  # fmt: skip
+
+
+def _refused(reading: Reading, values: Sequence[Any]) -> tuple[Exchange, ...]:
+    """The server's refusal of a request that the reading does not name by its path."""
+    body = next((mapping(value) for value in values if isinstance(value, Mapping)), {})
+    status, message = _status(reading.text, body), _message(body)
+    if status is None or status < 400 or not message:
+        return ()
+    return (Exchange(method="POST", path="", status=status, message=message),)
 
 
 def _request(reading: Reading) -> tuple[str, str | None]:

@@ -205,7 +205,8 @@ def _on_disk(reading: Reading) -> Iterable[Fact]:
 
 def _running(reading: Reading) -> Iterable[Fact]:
     text = reading.text
-    labelled = re.search(rf"(?i)profile[\w.\-]*(?:sha256|digest)\"?\s*[=:]\s*\"?{_HEX}\b", text)
+    named = r"(?i)profile[\w.\-]{0,60}(?:sha256|digest)"
+    labelled = re.search(rf"{named}\"?\s*[=:]\s*\"?{_HEX}\b", text)
     yield ProfileDigests(running=labelled[1].lower() if labelled else _digest(text))
 
 
@@ -292,7 +293,9 @@ READERS: tuple[Reader, ...] = (
     Reader("rendered.mounts", (RenderedMounts,), _mounts,
            whats=(rf"(?:rendered|planned) {_ENGINE}(?:mounts?|volumes?|binds?|-v list)",)),
     Reader("rendered.pins", (Pins,), _pins,
-           whats=(r"(?:library |version |package )?pins(?: of the profile)?",
+           whats=(r"(?:library |version |package |requirements? |image )?pins(?: of .*)?",
+                  r"(?:requirements|constraints)(?:\.txt)?(?: of .*)?",
+                  r"pinned (?:versions|libraries)",
                   r"profile(?:'s)? pins")),
     Reader("rendered.digest_on_disk", (ProfileDigests,), _on_disk,
            whats=(r"(?:sha256|digest|hash)(?:sum)? of (?:the )?profile(?: on disk)?",

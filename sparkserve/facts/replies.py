@@ -12,6 +12,7 @@ from sparkserve.facts.jsontext import count, json_objects, json_values, mapping
 from sparkserve.facts.probe import UnusableOutput
 from sparkserve.facts.reader import Ask, Fact, Reader
 from sparkserve.facts.reply_forms import Reply, Usage, replies_of, usage_of
+from sparkserve.facts.reply_streams import whole
 from sparkserve.model.base import Model
 from sparkserve.model.reading import Reading
 
@@ -131,7 +132,7 @@ def _answers(reading: Reading, values: Iterable[Any]) -> Iterator[Answered]:
 
 def _answer(reading: Reading) -> Iterable[Fact]:
     try:
-        values = json_values(reading.text)
+        values = whole(json_values(reading.text))
     except UnusableOutput:
         values = []
     answers = tuple(_answers(reading, values))

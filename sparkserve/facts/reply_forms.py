@@ -1,7 +1,7 @@
 """Answers of language model servers in their several shapes, as one.
 
 OpenAI chat and completion replies (reasoning under either of its two names), SGLang's own
-``/generate``, and the replies of Anthropic's and Ollama's interfaces. Streams are not read.
+``/generate``, and the replies of Anthropic's and Ollama's interfaces. Streams: reply_streams.py.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ def _marks(line: str) -> list[bool]:
     """The marks of one line behind its name; none where it holds anything else."""
     if len(line) > 20_000:
         return []
+    line = line.replace("[", " ").replace("]", " ").strip(" ,")
     named = re.match(r"\s*[A-Za-z][\w .#-]{0,40}[:=]\s*", line)
     words = re.split(r"[\s,;|]+", line[named.end() if named else 0 :].strip().strip("|"))
     if len(words) > 1 and words[0].lower() not in _MARKS and not re.fullmatch("[01]+", words[0]):

@@ -188,7 +188,8 @@ _FIELDS: tuple[tuple[str, Callable[[Any], Any], tuple[str, ...]], ...] = (
 )  # fmt: skip
 _PORTS = (
     "serving.port", "fabric.dist_port", "fabric.guard_port", "port", "dist_port", "guard_port",
-    "api_port", "metrics_port", "master_port",
+    "api_port", "metrics_port", "master_port", "dist_init_port", "rendezvous_port", "serve_port",
+    "serving_port", "server_port", "http_port",
 )  # fmt: skip
 _COMMANDS = ("extra_args", "command", "args", "argv", "engine_args", "entrypoint")
 _VARIABLES = ("environment", "env")
@@ -275,6 +276,7 @@ READERS: tuple[Reader, ...] = (
             r"(?:our |the |resolved |rendered |sparkserve |engine |launch |recipe )?"
             r"(?:profile|recipe|settings|serve config|launch config|compose file|env file)"
             r"(?: \(?excerpt\)?)?",
+            r"(?:docker[- ])?compose(?:\.ya?ml| ya?ml)?",
         ),
         paths=(
             r".*/profiles?/[^/]+\.(?:toml|ya?ml|json)",

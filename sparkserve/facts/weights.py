@@ -129,7 +129,7 @@ def _listing(reading: Reading) -> Iterator[Fact]:
 
 def _names(line: str, command: str) -> list[ListedFile]:
     """Names of one line: several in columns, one with its size, or a whole path."""
-    if sized := re.fullmatch(r"(\S+)[\t ]+(\d{1,18})|(\d{1,18})\t(\S+)", line):
+    if sized := re.fullmatch(r"(\S+)[\t ]+(\d{1,18})|(\d{1,18})[\t ]+(\S+)", line):
         name, size = sized[1] or sized[4], sized[2] or sized[3]
         return [ListedFile(name=name.rpartition("/")[2], size_bytes=int(size))]
     if command.startswith(("find", "du")):
@@ -227,7 +227,8 @@ READERS: tuple[Reader, ...] = (
         "weights.listing", (Listing,), _listing,
         commands=(
             r"(?:ls|dir)\b(?!.*/dev/infiniband\b).*", r"du -\w*b\w* .*",
-            r"find (?!.*incomplete).*-printf ['\"]?%[fp].*", r"find (?!.*-printf).*-type f\b.*",
+            r"find (?!.*incomplete).*-printf ['\"]?(?:%s(?:\\t| ))?%[fpP].*",
+            r"find (?!.*-printf).*-type f\b.*",
             r"find (?!.*-printf).*-name \S*safetensors\S*.*",
         ),
         whats=(r"ls(?: .*)?",),
