@@ -113,15 +113,21 @@ class _Noter:
         with self._lock:
             state = event.data["state"]
             if state == "begun" and not self.undoing:
-                entry = JournalEntry(change=change, at=self.doors.now())
-                _write(self.cluster, (*journal(self.cluster).entries, entry))
+                entries = journal(self.cluster).entries
+                # What is there already has the same way back: a node was booted in between.
+                if change not in [entry.change for entry in entries]:
+                    entry = JournalEntry(change=change, at=self.doors.now())
+                    _write(self.cluster, (*entries, entry))
             elif state == "done":
                 self.done.append(change.id)
                 if self.undoing:
                     entries = journal(self.cluster).entries
                     _write(self.cluster, [e for e in entries if e.change.id != change.id])
             elif state == "failed":
-                self.errors.append(f"{change.node}: {change.title}: {event.data['error']}")
+                error = str(event.data["error"])
+                # Most errors of a node begin with its name and what it was at.
+                told = error.startswith(f"{change.node}: ")
+                self.errors.append(error if told else f"{change.node}: {change.title}: {error}")
 
 
 def apply(

@@ -255,10 +255,12 @@ def _next_lines(shown: Shown) -> list[Line]:
     named = _named(result)
     failing = [finding for finding in result.findings if finding.outcome == "fail"]
     commands = []
-    if shown.fix is None and (
-        mends := list(dict.fromkeys(mend.name for mend, _ in mends_for(failing)))
-    ):
-        commands.append(f"sparkserve doctor{named} --fix {','.join(mends)} --dry-run")
+    mends = list(dict.fromkeys(mend.name for mend, _ in mends_for(failing)))
+    if shown.fix is not None and shown.fix.dry_run:
+        mends = list(dict.fromkeys(change.mend for change in shown.fix.changes))
+    if mends and (shown.fix is None or shown.fix.dry_run):
+        trying = " --dry-run" if shown.fix is None else ""
+        commands.append(f"sparkserve doctor{named} --fix {','.join(mends)}{trying}")
     if any(finding.blocks for finding in failing):
         commands.append(f"sparkserve doctor{named} --save bundle  # to show to somebody")
     return [pasted(Span("next  ", "dim"), command) for command in commands]

@@ -25,8 +25,11 @@ def fix_lines(result: FixResult | None, named: str = "") -> list[Line]:
         nothing = "no change is on record" if result.verb == "undo" else "no named mend helps here"
         return [line(Span(result.verb, "bold"), f"  {nothing}"), *_errors(result)]
     told = {"undo": "taken back", "fix": "mended"}[result.verb]
+    done = sum(change.id in result.done for change in result.changes)
     if result.dry_run:
         told = "would be mended; nothing was changed"
+    elif done < len(result.changes):
+        told = f"{done} of {len(result.changes)} {told}"
     lines = [line(Span(result.verb, "bold"), f"  {told}")]
     for change in result.changes:
         lines += _change(change, result)

@@ -96,7 +96,16 @@ def test_a_change_that_fails_is_told_and_hides_no_other_node() -> None:
     assert result.done == (change("spark2").id,)
     assert len(result.errors) == 1
     assert "no permission" in result.errors[0]
+    assert result.errors[0].count("MTU") == result.errors[0].count("spark1") == 1
     assert result.exit_code == 1
+
+
+def test_a_change_made_again_stands_in_the_journal_once() -> None:
+    hosts = {"spark1": Node("spark1")}
+    applied(hosts, change("spark1"))
+    applied(hosts, change("spark1"))
+    assert [entry.change for entry in mend.journal("test").entries] == [change("spark1")]
+    assert undone(hosts).done == (change("spark1").id,)
 
 
 def test_a_node_that_is_away_keeps_its_entry() -> None:
