@@ -73,7 +73,7 @@ class Reader:
     def takes(self, reading: Reading) -> bool:
         """Whether the reading says that it is of this kind."""
         return self._is_named(reading) and (
-            self.holds is None or re.search(self.holds, reading.text) is not None
+            self.holds is None or re.search(self.holds, plain_text(reading.text)) is not None
         )
 
     def _is_named(self, reading: Reading) -> bool:

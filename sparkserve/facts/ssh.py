@@ -351,7 +351,8 @@ READERS: tuple[Reader, ...] = (
     ),
     Reader(
         "ssh.login", (Connection,), _login,
-        commands=(r"ssh (?!.*\bsudo\b).*\s['\"]?(?:true|hostname|exit|exit 0|uptime|whoami)['\"]?",
+        commands=(r"ssh (?!.*\b(?:sudo|docker)\b).*\s['\"]?"
+                  r"(?:true|hostname|exit|exit 0|uptime|whoami)['\"]?",
                   r"ssh (?:-\S+ (?:\w+=\S+ )?)*\S+@?\S+"),
         whats=(r"ssh(?: login| -v)?(?: of .*| to .*)?", r"fabric|paramiko(?: error)?"),
     ),
@@ -359,7 +360,7 @@ READERS: tuple[Reader, ...] = (
     Reader("ssh.known", (KnownHosts,), _known, commands=(r"ssh-keygen .*-F.*",)),
     Reader("ssh.agent", (Agent,), _agent, commands=(r"ssh-add (?:.* )?-[lL].*",)),
     Reader(
-        "ssh.tests", (AddressTests,), _tests, commands=(r"nc .*-\w*z.* 22\b.*",),
+        "ssh.tests", (AddressTests,), _tests, commands=(r"(?:.* )?['\"]?nc .*-\w*z.* 22\b.*",),
         whats=(r"(?:ssh |tcp )?connect(?:ion)? tests?\b.*", r".*connect.*\bport 22\b.*"),
     ),
     Reader(

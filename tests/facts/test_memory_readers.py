@@ -258,7 +258,9 @@ def test_lines_of_the_kernel_are_kept_in_order(command: str) -> None:
 
 
 def test_log_of_the_boot_before_is_another_log() -> None:
-    fact = one("-- Journal begins at x --\nusb 1-1: new device\n", command="journalctl -k -b -1 --no-pager")
+    fact = one(
+        "-- Journal begins at x --\nusb 1-1: new device\n", command="journalctl -k -b -1 --no-pager"
+    )
     assert fact == PreviousKernelLog(lines=("usb 1-1: new device",))
 
 
