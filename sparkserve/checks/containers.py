@@ -175,7 +175,7 @@ def _restarts(scene: Scene) -> Iterator[Judgement]:
                 expected="restart policy no, and no restarts",
                 # Beside an engine of ours it is another's choice, and yet it takes the memory.
                 severity=None if wants_containers(scene) else "warning",
-                fix=f"docker update --restart=no {name}",
+                fix=f"docker update --restart=no {one.name or one.id or 'NAME'}",
             )
         elif one.restart_policy is not None or one.restart_count is not None:
             yield passed(place, f"{name}: restart policy {one.restart_policy or 'not shown'}")

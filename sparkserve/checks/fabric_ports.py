@@ -160,7 +160,7 @@ def _mtu(scene: Scene) -> Iterator[Judgement]:
             if port.active_mtu is None or port.is_up is False:
                 continue
             link = _link_of(scene, place, port)
-            netdev = port.netdev or netdev_of(port.device) or port.device
+            netdev = port.netdev or netdev_of(port.device) or f"<netdev of {port.device}>"
             below = f" (netdev {link.mtu_bytes})" if link and link.mtu_bytes else ""
             if port.active_mtu < RDMA_MTU and (port.max_mtu or RDMA_MTU) >= RDMA_MTU:
                 bad[netdev] = f"{port.name} active_mtu {port.active_mtu}{below}"
