@@ -118,8 +118,6 @@ class DockerInfo(Fact):
     server_version: str | None = None
     has_cdi_gpu: bool | None = None
     """True: an NVIDIA GPU is offered by CDI, which needs no runtime of that name."""
-    has_toolkit: bool | None = None
-    """Whether ``nvidia-ctk`` or nvidia-container-runtime is installed."""
 
 
 class Image(Model):

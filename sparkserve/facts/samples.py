@@ -41,8 +41,6 @@ class MemorySamples(Series):
     available_gib: tuple[float, ...]
     period_s: float | None = None
     """Time between two samples; None = not said."""
-    in_kb: bool = False
-    """Whether the text gave kB."""
 
 
 class StateSamples(Series):
@@ -171,7 +169,6 @@ def _memory(reading: Reading) -> Iterable[Fact]:
     yield MemorySamples(
         available_gib=tuple(number * scale for number in numbers),
         period_s=period_s(words),
-        in_kb=scale == 1 / _KB_PER_GIB,
     )
 
 
