@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from sparkserve.checks.check import Check, Judgement, passed
 from sparkserve.checks.fabric_view import topology
+from sparkserve.checks.nccl_log import CHECKS as IN_ITS_LOG
 from sparkserve.checks.scene import Scene, evidence
 from sparkserve.facts.environment import Environment
 from sparkserve.facts.logs import EngineLog
@@ -229,4 +230,5 @@ CHECKS: tuple[Check, ...] = (
         fix="mount the overlay only, and take the other library off LD_LIBRARY_PATH",
         symptom="DeepEP says that there are two NCCL runtimes.",
     ),
+    *IN_ITS_LOG,
 )  # fmt: skip

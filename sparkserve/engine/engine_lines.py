@@ -23,6 +23,20 @@ FAULTS: tuple[Pattern, ...] = (
         "NCCL 2.28.9 under torch 2.11 on an H200, 1 December 2026",
     ),
     Pattern(
+        "self-check", regex(r"\b(?P<what>DIFFER|CHECK FAILED|MISMATCH)\b"), "fault",
+        "a part of the engine compared its result with the original and they differ: {what}",
+        ("ENG_SELF_CHECK",),
+        "switch off the adapter or kernel that the line names, and compare images over the nodes",
+        "preflight section 11: must not appear in a boot log",
+    ),
+    Pattern(
+        "nan-logits", regex(r"probability tensor contains (?:either )?`?(?:inf|nan)"), "fault",
+        "the model's output holds NaN or infinity", ("ENG_NAN_LOGITS",),
+        "set expandable_segments:False in PYTORCH_CUDA_ALLOC_CONF; it gives NaN for prefills of "
+        "more than 64 tokens on V4.1",
+        "preflight section 10",
+    ),
+    Pattern(
         "ring-tree", regex(r"ncclTransportTreeConnect"), "fault",
         "NCCL built a tree over ranks that have no cable between them: a ring without switch needs "
         "NCCL's switchless patch",
