@@ -144,6 +144,10 @@ def _refuse_contradictions(options: DoctorOptions, target: TargetOptions) -> Non
         raise ConfigError("--dry-run belongs to --fix", hint="sparkserve doctor --fix all -n")
     if options.size is not None and not options.bandwidth:
         raise ConfigError("--size belongs to --bandwidth")
+    if options.collective and not options.bandwidth:
+        raise ConfigError(
+            "--collective belongs to --bandwidth", hint="sparkserve doctor --bandwidth --collective"
+        )
 
 
 def _live(

@@ -19,7 +19,6 @@ from sparkserve.transport.host import Host, map_hosts
 
 WHAT = "all_reduce_perf by torch"
 _SLACK_S = 15.0
-_NETWORK_LIMIT = "a run on these nodes would be slowed, and its answers with it"
 
 
 def measure_all_reduce(scene: Scene, hosts: Mapping[str, Host]) -> Bundle:
@@ -64,7 +63,7 @@ def _obstacle(scene: Scene, hosts: Mapping[str, Host]) -> str | None:
         if isinstance(holder, Unobserved):
             return f"{node.name}: nobody can tell whether it serves: {holder.reason}"
         if holder.run_id is not None:
-            return f"{node.name} serves run {holder.run_id}: {_NETWORK_LIMIT}"
+            return f"{node.name} serves run {holder.run_id}, which the test would slow down"
     return None
 
 

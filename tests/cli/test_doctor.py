@@ -138,6 +138,7 @@ def test_checks_can_be_listed(run: Run) -> None:
         (("--replay", ".", "--profile", "x"), "--replay judges texts alone"),
         (("--replay", ".", "--hosts", "a,b"), "--replay judges texts alone"),
         (("--size", "1M"), "--size belongs to --bandwidth"),
+        (("--collective",), "--collective belongs to --bandwidth"),
         (("--fix", ""), "no mend ''"),
         (("--dry-run",), "--dry-run belongs to --fix"),
         (("--fix", "everything"), "no mend 'everything'; there are: mtu"),
