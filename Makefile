@@ -46,6 +46,7 @@ lint:
 	$(VENV)/ruff format --check .
 	$(VENV)/mypy
 	$(VENV)/mypy --strict native/sparkserve_native
+	$(VENV)/mypy --strict kernels/sparkserve_kernels
 
 format:
 	@$(SETUP) dev

@@ -1,0 +1,11 @@
+"""Number formats, quantisers and scale layouts: everything that two components must agree on."""
+
+from sparkserve_kernels.meta import OpMeta
+
+META = OpMeta(
+    name="numerics",
+    summary="element codecs, MXFP8 rule, scale layouts, fp8 twins",
+    entry_points=(),
+    capabilities=((9, 0),),
+    test="tests/kernels/test_numerics.py",
+)
