@@ -17,6 +17,15 @@ INVERSE_E4M3_MAX_BITS = tl.constexpr(0x3B124925)
 
 
 @triton.jit
+def to_fp32(x):
+    """fp32 or bf16 as fp32, exactly; the interpreter's own cast of a subnormal bf16 is wrong."""
+    if x.dtype == tl.bfloat16:
+        wide = x.to(tl.uint16, bitcast=True).to(tl.uint32)
+        return (wide << 16).to(tl.float32, bitcast=True)
+    return x.to(tl.float32)
+
+
+@triton.jit
 def bf16_bits(x):
     """Bits (uint16) of fp32 rounded to bf16, nearest even; NaN becomes 0x7FC0."""
     bits = x.to(tl.uint32, bitcast=True)
@@ -126,21 +135,54 @@ def mxfp8_multiplier(byte):
 
 
 @triton.jit
-def mxfp8_quantise(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def e4m3_bits_on(x, INTERPRETED: tl.constexpr):
+    """The same as ``e4m3_bits``, by the GPU's own conversion where there is one."""
+    if INTERPRETED:
+        return e4m3_bits(x)
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b16 low, high;
+        cvt.rn.satfinite.e4m3x2.f32 low, $2, $1;
+        cvt.rn.satfinite.e4m3x2.f32 high, $4, $3;
+        mov.b32 $0, {low, high};
+        }""",
+        "=r,f,f,f,f",
+        [x],
+        dtype=tl.uint8,
+        is_pure=True,
+        pack=4,
+    )
+
+
+@triton.jit
+def mxfp8_quantise_groups(groups, INTERPRETED: tl.constexpr):
+    """Quantise fp32 groups along the last axis by the canonical rule.
+
+    groups: [..., 32] fp32. Gives e4m3 bits of that shape (uint8) and scale bytes [...] uint8.
+    NaN takes no part in the scale.
+    """
+    AXIS: tl.constexpr = len(groups.shape) - 1
+    known = tl.where(groups == groups, tl.abs(groups), 0.0)
+    byte = mxfp8_scale_byte(tl.max(known, axis=AXIS))
+    scaled = groups * tl.expand_dims(mxfp8_multiplier(byte), AXIS)
+    return e4m3_bits_on(scaled, INTERPRETED), byte.to(tl.uint8)
+
+
+@triton.jit
+def mxfp8_quantise(x, ROWS: tl.constexpr, COLUMNS: tl.constexpr, INTERPRETED: tl.constexpr = True):
     """Quantise an fp32 tile by the canonical rule.
 
     x: [ROWS, COLUMNS] fp32, COLUMNS a multiple of 32.
     Gives e4m3 bits [ROWS, COLUMNS] uint8 and scale bytes [ROWS, COLUMNS/32] uint8.
     """
     groups = tl.reshape(x, (ROWS, COLUMNS // 32, 32))
-    byte = mxfp8_scale_byte(tl.max(tl.abs(groups), axis=2))
-    scaled = groups * tl.expand_dims(mxfp8_multiplier(byte), 2)
-    return tl.reshape(e4m3_bits(scaled), (ROWS, COLUMNS)), byte.to(tl.uint8)
+    bits, byte = mxfp8_quantise_groups(groups, INTERPRETED)
+    return tl.reshape(bits, (ROWS, COLUMNS)), byte
 
 
 @triton.jit
 def dot(a, b, acc, INTERPRETED: tl.constexpr):
-    """Add a @ b to acc in fp32; the interpreter multiplies the raw bits of bf16, so it gets fp32."""
+    """Add a @ b to acc (fp32); the interpreter, which multiplies raw bf16 bits, gets fp32."""
     if INTERPRETED:
         a = a.to(tl.float32)
         b = b.to(tl.float32)
