@@ -22,7 +22,7 @@ TILES: dict[Family, tuple[Tile, Tile]] = {
     "spark": (Tile(2, 2), Tile(8, 4)),
     "hopper": (Tile(2, 2), Tile(8, 4)),
 }
-"""Per family: few ids, many ids. The Spark's row is derived from the H200's; no Spark was measured."""
+"""Per family: few ids, many ids. No Spark was measured: its row follows the H200's."""
 
 
 def tile_for(family: Family, ids: int) -> Tile:
