@@ -31,7 +31,7 @@ def launched(rows, keys, count, tile, target, first=0):
     queries, scales, weights, visible = rows
     lines = score_rows(queries, scales, weights, visible, None).widened(tile, target)
     scores = torch.full((len(visible), count), -torch.inf, device=queries.device)
-    launch.launch_scores(lines, keys, scores, first, tile, target)
+    launch.launch_scores(lines, keys, scores, first, tile=tile, target=target)
     return scores
 
 

@@ -130,7 +130,7 @@ def index_scores(
         return scores
     target = target_of(queries)
     tile = tile_for(target.family, rows_hint or queries.shape[0])
-    launch_scores(lines.widened(tile, target), keys, scores, 0, tile, target)
+    launch_scores(lines.widened(tile, target), keys, scores, 0, tile=tile, target=target)
     return scores
 
 

@@ -69,7 +69,7 @@ def _over_heads(x, KEYS: tl.constexpr, ROWS: tl.constexpr):
 
 @triton.jit
 def _products(k, k_scales, q, q_scales, SCALED: tl.constexpr, INTERPRETED: tl.constexpr):
-    """k @ q^T in fp32."""
+    """Keys @ queries^T in fp32."""
     if SCALED:
         x = tl.dot_scaled(k, k_scales, "e4m3", tl.trans(q), q_scales, "e4m3")
     else:
@@ -229,8 +229,8 @@ def candidate_scores_kernel(
     queries, query_scales, weights, keys, table, row_starts, visible, blocks, scores,
     query_stride, scale_stride, weight_stride, key_stride, table_stride, block_stride,
     score_stride, row_begin, requests, block_count,
-    REQUESTS: tl.constexpr, PAGED: tl.constexpr, SLOTS: tl.constexpr, SCALED: tl.constexpr, SIZE: tl.constexpr,
-    BK: tl.constexpr, INTERPRETED: tl.constexpr,
+    REQUESTS: tl.constexpr, PAGED: tl.constexpr, SLOTS: tl.constexpr, SCALED: tl.constexpr,
+    SIZE: tl.constexpr, BK: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Scores of one row against the keys of BK // SIZE of its blocks; grid (rows, tiles).
 

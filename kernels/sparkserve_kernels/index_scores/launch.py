@@ -89,6 +89,7 @@ def launch_scores(
     keys: Keys,
     scores: torch.Tensor,
     first_key: int,
+    *,
     tile: ScoreTile,
     target: Target,
 ) -> None:

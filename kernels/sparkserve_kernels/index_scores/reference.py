@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 
 from sparkserve_kernels.index_scores.keys import PAYLOAD_BYTES, Keys, gather_records
@@ -53,7 +55,7 @@ def index_scores(
     rows = queries.shape[0]
     scores = torch.full((rows, count), -torch.inf, dtype=dtype, device=queries.device)
     starts = [0, rows] if row_starts is None else row_starts.tolist()
-    for request, (begin, end) in enumerate(zip(starts, starts[1:], strict=False)):
+    for request, (begin, end) in enumerate(pairwise(starts)):
         if begin == end or count == 0:
             continue
         records = gather_records(keys, request, count)

@@ -23,7 +23,7 @@ class ScoreTile:
     warps: int
     stages: int
     wide: bool
-    """Queries are decoded once by a kernel of their own; pays off where many key tiles read them."""
+    """Queries are decoded once by a kernel of their own: it pays where many key tiles read them."""
 
     @property
     def label(self) -> str:
