@@ -44,7 +44,7 @@ def _weight(q_weight, k_weight, at, real):
 
 @triton.jit
 def _mix(x, gate, value, kept, INTERPRETED: tl.constexpr):
-    """Row x (bf16) with gate * value (bf16) added in fp32; x itself, bit for bit, where ``kept``."""
+    """Add gate * value (bf16) to x (bf16) in fp32; keep x bit for bit where ``kept``."""
     mixed = x.to(tl.float32) + gate * value.to(tl.float32)
     rounded = to_bf16(mixed) if INTERPRETED else mixed.to(tl.bfloat16)
     return tl.where(kept, x, rounded)
