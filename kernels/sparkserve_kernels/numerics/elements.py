@@ -105,12 +105,12 @@ def e8m0_ceil(x: torch.Tensor) -> torch.Tensor:
 
 
 def e2m1_encode(x: torch.Tensor) -> torch.Tensor:
-    """Codes 0..15 of fp32 rounded to e2m1: ties to the even code, saturated at 6.
+    """Codes 0..15 of fp32 rounded to e2m1: ties to the even code, NaN and all above 6 become 6.
 
-    x: any shape, fp32. Gives uint8 of the same shape; the sign of zero stays (code 8).
+    x: any shape, fp32. Gives uint8 of the same shape; the sign stays, zero's too (code 8).
     """
     wide = x.to(torch.float32)
-    a = wide.abs()
+    a = wide.abs().nan_to_num(nan=E2M1_MAX)
     code = (a > 0.25).to(torch.uint8)
     for boundary, tie_goes_up in (
         (0.75, True),

@@ -87,13 +87,46 @@ def e8m0_value(byte):
 
 @triton.jit
 def e2m1_code(x):
-    """Code 0..15 (uint8) of fp32 rounded to e2m1, ties to the even code, saturated at 6."""
+    """Code 0..15 (uint8) of fp32 rounded to e2m1, ties to even; NaN and all above 6 become 6."""
     bits = x.to(tl.uint32, bitcast=True)
     a = (bits & 0x7FFFFFFF).to(tl.float32, bitcast=True)
-    code = (a > 0.25).to(tl.uint32) + (a >= 0.75).to(tl.uint32) + (a > 1.25).to(tl.uint32)
-    code += (a >= 1.75).to(tl.uint32) + (a > 2.5).to(tl.uint32) + (a >= 3.5).to(tl.uint32)
-    code += (a > 5.0).to(tl.uint32)
+    a = tl.where(a < 6.0, a, 6.0)
+    clamped = a.to(tl.uint32, bitcast=True)
+    # Codes of normal values count on from code 2 of 1.0, whose exponent and first bit are 254.
+    normal = (clamped + (0x1FFFFF + (4 << 22)) + ((clamped >> 22) & 1)) >> 22
+    # 2^22 has .5 as its last place: the addition rounds to a multiple of it.
+    subnormal = (a + 4194304.0).to(tl.uint32, bitcast=True)
+    code = tl.where(a < 1.0, subnormal, normal) & 7
     return (code | ((bits >> 28) & 8)).to(tl.uint8)
+
+
+@triton.jit
+def e2m1_code_scaled(x, scale):
+    """Code 0..15 (uint8) of x/scale rounded to e2m1, without the division.
+
+    scale: fp32, positive and of few bits (a power of two or an e4m3 value), broadcast against x.
+    For bf16 x this is the code of the quotient itself: a boundary times the scale is exact.
+    """
+    bits = x.to(tl.uint32, bitcast=True)
+    a = (bits & 0x7FFFFFFF).to(tl.float32, bitcast=True)
+    code = (a > 0.25 * scale).to(tl.uint32) + (a >= 0.75 * scale).to(tl.uint32)
+    code += (a > 1.25 * scale).to(tl.uint32) + (a >= 1.75 * scale).to(tl.uint32)
+    code += (a > 2.5 * scale).to(tl.uint32) + (a >= 3.5 * scale).to(tl.uint32)
+    code += (a > 5.0 * scale).to(tl.uint32)
+    return (code | ((bits >> 28) & 8)).to(tl.uint8)
+
+
+@triton.jit
+def e2m1_pack(codes, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Codes [ROWS, COLUMNS] as bytes [ROWS, COLUMNS/2], element 2i in the low nibble."""
+    low, high = tl.split(tl.reshape(codes, (ROWS, COLUMNS // 2, 2)))
+    return low | (high << 4)
+
+
+@triton.jit
+def e2m1_unpack(packed, ROWS: tl.constexpr, BYTES: tl.constexpr):
+    """Bytes [ROWS, BYTES] as codes [ROWS, 2*BYTES], the low nibble first."""
+    return tl.reshape(tl.join(packed & 15, packed >> 4), (ROWS, 2 * BYTES))
 
 
 @triton.jit

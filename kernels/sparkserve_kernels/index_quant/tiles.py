@@ -1,0 +1,25 @@
+"""Launch shapes by the number of groups; they never change a bit of the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One launch shape."""
+
+    block: int
+    """Groups of 32 a program quantises."""
+    warps: int
+
+
+FEW = Tile(block=8, warps=1)
+"""Up to ``FEW_GROUPS``: the index queries and keys of a decode step."""
+MANY = Tile(block=128, warps=4)
+FEW_GROUPS = 16384
+
+
+def tile_for(groups: int) -> Tile:
+    """The launch shape for so many groups in all rows together."""
+    return FEW if groups <= FEW_GROUPS else MANY
