@@ -48,6 +48,7 @@ class Compiled:
                 self.form.streams and facts.async_loads_16_bytes == 0,
                 "no 16-byte asynchronous load",
             ),
+            (self.form.prefetches and facts.bulk_prefetches == 0, "no bulk prefetch"),
         ]
         return tuple(text for wrong, text in found if wrong)
 

@@ -35,6 +35,8 @@ class Shipped:
     """Multiplies MXFP8 operands: on sm_12x the block-scaled matrix instruction must be there."""
     streams: bool = False
     """Streams tiles through shared memory: 16-byte asynchronous loads must be there."""
+    prefetches: bool = False
+    """Prefetches to the L2: bulk prefetches must be there."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further compile options, such as ``enable_fp_fusion``."""
 
