@@ -171,7 +171,7 @@ def scores_kernel(
     if RAGGED:
         low = tl.maximum(low, tl.load(row_starts + request) - row_begin)
         high = tl.minimum(high, tl.load(row_starts + request + 1) - row_begin)
-    low += tl.program_id(2) * rows_per_split
+    low = tl.minimum(low + tl.program_id(2) * rows_per_split, high)
     high = tl.minimum(high, low + rows_per_split)
     column = tl.program_id(0) * BK
     first = high

@@ -1,0 +1,10 @@
+"""Placeholder until the cases exist."""
+
+from __future__ import annotations
+
+from sparkserve_kernels.bench_case import BenchCase
+
+
+def cases() -> tuple[BenchCase, ...]:
+    """None yet."""
+    return ()

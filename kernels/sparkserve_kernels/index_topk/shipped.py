@@ -1,0 +1,68 @@
+"""Forms of the selection kernels that ship; the same for all targets."""
+
+from __future__ import annotations
+
+from sparkserve_kernels.index_topk.kernel import select_kernel, slots_kernel
+from sparkserve_kernels.index_topk.tiles import BLOCKS, KEYS, SLOTS_WARPS, SelectTile
+from sparkserve_kernels.shipped import Shipped
+from sparkserve_kernels.target import Target
+
+
+def shipped(target: Target) -> tuple[Shipped, ...]:
+    """Selection of keys and of blocks: from scores, from segments, from candidates; and slots."""
+    return (
+        *(_select(KEYS, group=1, listed=0, carry=carry) for carry in (False, True)),
+        *(_select(KEYS, group=1, listed=1, carry=carry) for carry in (False, True)),
+        _select(KEYS, group=1, listed=8, carry=False),
+        *(_select(BLOCKS, group=8, listed=0, carry=carry) for carry in (False, True)),
+        *(_select(BLOCKS, group=1, listed=1, carry=carry) for carry in (False, True)),
+        _slots(),
+    )
+
+
+def _select(tile: SelectTile, *, group: int, listed: int, carry: bool) -> Shipped:
+    kind = {0: f"scores by {group}", 1: "segments", 8: "candidates"}[listed]
+    return Shipped(
+        label=f"{tile.k} of {kind}{' carried on' if carry else ''}",
+        kernel=select_kernel,
+        signature={
+            "scores": "*fp32",
+            "listed": "*i32",
+            "visible": "*i32",
+            "work_values": "*fp32",
+            "work_positions": "*i32",
+            "best_values": "*fp32",
+            "best_positions": "*i32",
+            **dict.fromkeys(("score_stride", "listed_stride", "first", "length", "segment"), "i32"),
+        },
+        constants={
+            "K": tile.k,
+            "CAPACITY": tile.capacity,
+            "CHUNK": tile.chunk,
+            "STEP": tile.step,
+            "GROUP": group,
+            "LISTED": listed,
+            "CARRY": carry,
+        },
+        warps=tile.warps,
+        stages=3,
+        aligned=("score_stride", "segment"),
+    )
+
+
+def _slots() -> Shipped:
+    integers = ("position_stride", "token_stride", "row_begin", "requests", "ratio")
+    return Shipped(
+        label="slots of 512 positions",
+        kernel=slots_kernel,
+        signature={
+            **dict.fromkeys(
+                ("positions", "row_starts", "requests_of_pool", "request_to_token", "slots"), "*i32"
+            ),
+            **dict.fromkeys(integers, "i32"),
+        },
+        constants={"REQUESTS": 16, "RAGGED": True, "K": 512, "BLOCK": 512},
+        warps=SLOTS_WARPS,
+        stages=3,
+        aligned=("position_stride",),
+    )
