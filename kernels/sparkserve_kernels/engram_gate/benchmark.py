@@ -38,7 +38,7 @@ def _case(rows: int, bar: Bar) -> BenchCase:
         prepare=partial(_prepare, rows),
         stock_name="torch.compile",
         gate=partial(_gate, rows),
-        max_error=2e-3,
+        max_error=2**-8 + 1e-5,
         bar=bar,
     )
 

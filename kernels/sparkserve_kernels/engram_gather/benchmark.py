@@ -87,7 +87,7 @@ def _stock(ids: torch.Tensor, values: torch.Tensor, scales: torch.Tensor) -> tor
     rows = torch.where(owned, flat, 0)
     bytes_ = scales[rows].int()
     factors = torch.where(bytes_ == 0, 0x00400000, bytes_ << 23).view(torch.float32)
-    exact = values.view(torch.float8_e4m3fn)[rows].float().view(-1, factors.shape[1], 32)
+    exact = values[rows].view(torch.float8_e4m3fn).float().view(-1, factors.shape[1], 32)
     decoded = (exact * factors[:, :, None]).flatten(1).bfloat16()
     return torch.where(owned[:, None], decoded, 0.0).view(*ids.shape, -1)
 
@@ -96,10 +96,10 @@ def _gate(shape: tuple[int, int], layout: str, seed: int) -> float:
     """Part of the elements that differ from float64 rounded once."""
     generator = torch.Generator(device="cuda").manual_seed(seed)
     table, values, scales = random_table(GATE_ROWS, layout, generator)
-    size = (2, *shape)
-    ids = torch.randint(-GATE_ROWS // 8, GATE_ROWS, size, device="cuda", generator=generator)[0]
+    foreign = -(GATE_ROWS // 8)
+    ids = torch.randint(foreign, GATE_ROWS, shape, device="cuda", generator=generator)
     flat = ids.view(-1).clamp(min=0)
-    exact = values.view(torch.float8_e4m3fn)[flat].double().view(-1, scales.shape[1], 32)
+    exact = values[flat].view(torch.float8_e4m3fn).float().double().view(-1, scales.shape[1], 32)
     exact = exact * torch.exp2(scales[flat].double() - 127)[:, :, None]
     want = torch.where(ids.view(-1, 1) >= 0, exact.flatten(1), 0.0)
     # Four significant bits: the way through fp32 is exact, so this rounds once.
