@@ -220,3 +220,14 @@ def dot(a, b, acc, INTERPRETED: tl.constexpr):
         a = a.to(tl.float32)
         b = b.to(tl.float32)
     return tl.dot(a, b, acc)
+
+
+@triton.jit
+def to_bf16_on(x, INTERPRETED: tl.constexpr):
+    """The same as ``to_bf16``, by the GPU's own conversion where there is one.
+
+    Only the bits of a NaN may differ.
+    """
+    if INTERPRETED:
+        return to_bf16(x)
+    return x.to(tl.bfloat16)
