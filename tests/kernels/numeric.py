@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 import torch
 
 
@@ -20,3 +22,10 @@ def relative_l2(value: torch.Tensor, reference: torch.Tensor) -> float:
     have, want = value.detach().double().cpu(), reference.detach().double().cpu()
     norm = float(want.norm())
     return float((have - want).norm()) / norm if norm else float((have - want).norm())
+
+
+def untouched_zeros(size_bytes: int, device: torch.device) -> torch.Tensor:
+    """Zeros (uint8) for tests of large offsets: on the CPU what nobody touches takes no memory."""
+    if device.type == "cpu":
+        return torch.frombuffer(mmap.mmap(-1, size_bytes), dtype=torch.uint8)
+    return torch.zeros(size_bytes, dtype=torch.uint8, device=device)

@@ -3,7 +3,7 @@ import torch
 from sparkserve_kernels.checks import KernelArgumentError
 from sparkserve_kernels.index_quant import api, benchmark, reference, tiles
 
-from tests.kernels.numeric import same_bits
+from tests.kernels.numeric import same_bits, untouched_zeros
 
 needs_gpu = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a CUDA GPU: a size or a feature of its own"
@@ -136,7 +136,8 @@ class TestPages:
         assert written == [(1, 64 * 63, 6), (1, 64 * 63 + 1, 0xA), *scales]
 
     def test_offsets_pass_2_to_the_31(self, device):
-        pages = torch.zeros((2, 2**31 + 100), dtype=torch.uint8, device=device)[:, :68]
+        stride = 2**31 + 100
+        pages = untouched_zeros(stride + 68, device).as_strided((2, 68), (stride, 1))
         x = group_of(6.0).to(device, torch.bfloat16)
         api.index_quant_to_pages(x, torch.tensor([1], device=device), pages, 1)
         assert pages[1, 0].item() == 7

@@ -223,6 +223,18 @@ def dot(a, b, acc, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
+def fma(x, y, z, INTERPRETED: tl.constexpr):
+    """Product and sum x * y + z of fp32, rounded once; x is a tensor.
+
+    The interpreter's own rounds twice. float64 holds the product exactly, and only a sum within
+    2^-53 of a tie between two fp32 values can then round otherwise than the GPU does.
+    """
+    if INTERPRETED:
+        return (x.to(tl.float64) * y + z).to(tl.float32)
+    return tl.fma(x, y, z)
+
+
+@triton.jit
 def to_bf16_on(x, INTERPRETED: tl.constexpr):
     """The same as ``to_bf16``, by the GPU's own conversion where there is one.
 
