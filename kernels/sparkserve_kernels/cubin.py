@@ -38,7 +38,7 @@ class CubinFacts:
 
 
 def read_cubin(cubin: bytes) -> CubinFacts:
-    """Facts of a cubin with one kernel.
+    """Facts of a cubin with one kernel; functions that it calls count as part of it.
 
     Raises:
         ToolError: cuobjdump refuses it or prints no resource usage.
@@ -48,10 +48,22 @@ def read_cubin(cubin: bytes) -> CubinFacts:
         path.write_bytes(cubin)
         usage = _cuobjdump("--dump-resource-usage", str(path))
         listing = _cuobjdump("--dump-sass", str(path))
-    found = _RESOURCES.search(usage)
-    if found is None:
+    registers, stack_bytes = read_usage(usage)
+    return read_listing(listing, registers=registers, stack_bytes=stack_bytes)
+
+
+def read_usage(usage: str) -> tuple[int, int]:
+    """Most registers and most stack bytes of a cubin's functions.
+
+    usage: what ``cuobjdump --dump-resource-usage`` prints.
+
+    Raises:
+        ToolError: no function in it.
+    """
+    found = _RESOURCES.findall(usage)
+    if not found:
         raise ToolError(f"cuobjdump printed no resource usage: {usage[-300:]!r}")
-    return read_listing(listing, registers=int(found[1]), stack_bytes=int(found[2]))
+    return max(int(one) for one, _ in found), max(int(stack) for _, stack in found)
 
 
 def read_listing(listing: str, *, registers: int, stack_bytes: int) -> CubinFacts:
