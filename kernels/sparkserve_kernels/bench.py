@@ -43,19 +43,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     from sparkserve_kernels.bench_timing import read_bandwidth_gbs
 
+    baseline = None
+    if chosen.baseline is not None:
+        try:
+            baseline = read_baseline(chosen.baseline, torch.cuda.get_device_name())
+        except (OSError, ValueError) as bad:
+            parser.error(str(bad))
+    # All modules are imported before minutes are spent on the first of them.
+    cases = [case for op in chosen.op or registry.names() for case in cases_of(op)]
     bandwidth = read_bandwidth_gbs()
     records = [conditions(bandwidth)]
     _show(records[0], as_json=chosen.json)
-    for op in chosen.op or registry.names():
-        for case in cases_of(op):
-            records.append(run(case, bandwidth, chosen.seed))
-            _show(records[-1], as_json=chosen.json)
+    for case in cases:
+        records.append(run(case, bandwidth, chosen.seed))
+        _show(records[-1], as_json=chosen.json)
     if chosen.write_baseline is not None:
         text = "".join(json.dumps(record) + "\n" for record in records)
         chosen.write_baseline.write_text(text, encoding="utf-8")
     faults = [fault for record in records for fault in record.get("faults", ())]
-    if chosen.baseline is not None:
-        faults += regressions(records, read_baseline(chosen.baseline))
+    if baseline is not None:
+        faults += regressions(records, baseline)
     for fault in faults:
         sys.stderr.write(f"{fault}\n")
     return 1 if faults else 0
@@ -91,7 +98,8 @@ def run(case: BenchCase, bandwidth_gbs: float, seed: int) -> Record:
         return {**record, "gate": "red", "faults": [f"{case.op} {case.name}: {failure}\n{trace}"]}
     finally:
         _free()
-    record["error"] = error
+    # Strict JSON knows no NaN.
+    record["error"] = error if math.isfinite(error) else str(error)
     if not error <= case.max_error:  # also when it is NaN
         text = f"{case.op} {case.name}: error {error:.3g}, expected at most {case.max_error:.3g}"
         return {**record, "gate": "red", "faults": [text]}
@@ -147,20 +155,26 @@ def bars(case: BenchCase, figures: Record) -> list[Record]:
     ]
 
 
-def read_baseline(path: Path) -> dict[tuple[str, str], Record]:
-    """Results of an earlier run by op and case.
+def read_baseline(path: Path, gpu: str) -> dict[tuple[str, str], Record]:
+    """Results of an earlier run on the same kind of GPU, by op and case.
 
     Raises:
-        ValueError: a line that is no JSON object, with its number.
+        ValueError: a line that is no JSON, with its number; or the run was on another GPU, or
+            does not say on which.
     """
     found: dict[tuple[str, str], Record] = {}
+    of = "no GPU"
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             record = json.loads(line)
         except json.JSONDecodeError as bad:
             raise ValueError(f"{path}:{number}: no JSON ({bad})") from bad
+        if record.get("kind") == "conditions":
+            of = record["gpu"]
         if record.get("kind") == "result" and "time_us" in record:
             found[record["op"], record["case"]] = record
+    if of != gpu:
+        raise ValueError(f"{path}: a baseline of {of}, expected one of {gpu}")
     return found
 
 
@@ -175,9 +189,10 @@ def regressions(records: Sequence[Record], baseline: dict[tuple[str, str], Recor
             faults.append(f"{record['op']} {record['case']}: not in the baseline")
             continue
         was, now = before["time_us"]["p50"], record["time_us"]["p50"]
-        if now > was * REGRESSION:
+        limit = round(was * REGRESSION, 3)
+        if now > limit:
             faults.append(
-                f"{record['op']} {record['case']}: {now} us, expected at most {was * REGRESSION:.1f} "
+                f"{record['op']} {record['case']}: {now} us, expected at most {limit} "
                 f"(baseline {was})"
             )
     return faults

@@ -58,10 +58,14 @@ def cases_of(op: str) -> tuple[BenchCase, ...]:
     """All cases of an operation; empty where it has nothing to time.
 
     Raises:
-        registry.RegistryError: no such operation.
+        registry.RegistryError: no such operation, or two of its cases have one name.
         ImportError: its benchmark module does not import.
     """
     registry.load(op)
     module = importlib.import_module(f"sparkserve_kernels.{op}.benchmark")
     found: tuple[BenchCase, ...] = module.cases()
+    names = [case.name for case in found]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise registry.RegistryError(f"{op}: several cases named {', '.join(sorted(twice))}")
     return found

@@ -7,7 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import triton
+
 REPOSITORY = Path(__file__).parents[2]
+COMPILES_FOR_SPARK = pytest.mark.skipif(
+    tuple(map(int, triton.__version__.split(".")[:2])) < (3, 8),
+    reason=f"needs Triton 3.8 or newer: the tools of {triton.__version__} do not know sm_121",
+)
 
 
 def python(*arguments: str, cache: Path, timeout_s: float) -> subprocess.CompletedProcess[str]:

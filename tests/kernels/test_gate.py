@@ -7,7 +7,7 @@ from sparkserve_kernels.cubin import CubinFacts, ToolError, read_listing, read_u
 from sparkserve_kernels.gate import Compiled, parse_arch
 from sparkserve_kernels.shipped import Shipped
 
-from tests.kernels.processes import REPOSITORY, python
+from tests.kernels.processes import COMPILES_FOR_SPARK, REPOSITORY, python
 
 LISTING = """
 \tcode for sm_121a
@@ -139,6 +139,7 @@ def found(tmp_path_factory):
     return json.loads(done.stdout)
 
 
+@COMPILES_FOR_SPARK
 class TestBadKernels:
     """Real kernels through the real compiler, for a GPU that is not there."""
 
@@ -184,6 +185,7 @@ class TestBadKernels:
 
 
 class TestCommand:
+    @COMPILES_FOR_SPARK
     def test_it_prints_a_line_per_form_writes_the_page_and_ends_with_zero(self, tmp_path):
         page = tmp_path / "page.md"
         done = python(
