@@ -126,7 +126,7 @@ def test_source_and_consumer_on_a_ragged_batch(device, generator):
 
 def test_no_rows_and_what_does_not_fit(device, generator):
     rows = draw_rows(2, 5, generator)
-    keys = KeyRecords(draw_keys(5, generator))
+    keys = KeyRecords.packed(draw_keys(5, generator))
     none = [tensor[:0] for tensor in rows]
     assert candidate_blocks(*none[:3], keys, none[3]).shape == (0, 2048)
     empty = topk_and_candidates(*none[:3], keys, none[3])
@@ -155,7 +155,7 @@ def test_real_shapes_equal_a_stable_sort(rows, length, device, generator):
 @GPU
 def test_a_graph_replays_on_new_inputs(device, generator):
     rows = draw_rows(6, 30_000, generator)
-    keys = KeyRecords(draw_keys(30_000, generator))
+    keys = KeyRecords.packed(draw_keys(30_000, generator))
     topk_and_candidates(*rows[:3], keys, rows[3])
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

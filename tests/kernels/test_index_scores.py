@@ -49,10 +49,12 @@ def test_scores_have_the_reference_bits(tile, family, device, generator):
         pytest.skip("needs the interpreter: a GPU runs its own path only")
     rows = draw_rows(7, 37, generator)
     records = draw_keys(37, generator)
-    found = launched(rows, KeyRecords(records), 37, TILES[tile], paths(device)[family])
-    want = reference.index_scores(*rows[:3], KeyRecords(records), rows[3])
+    found = launched(rows, KeyRecords.packed(records), 37, TILES[tile], paths(device)[family])
+    want = reference.index_scores(*rows[:3], KeyRecords.packed(records), rows[3])
     assert same_bits(found, want)
-    oracle = reference.index_scores(*rows[:3], KeyRecords(records), rows[3], dtype=torch.float64)
+    oracle = reference.index_scores(
+        *rows[:3], KeyRecords.packed(records), rows[3], dtype=torch.float64
+    )
     seen = torch.isfinite(oracle)
     assert torch.equal(seen, torch.isfinite(found))
     assert relative_l2(found[seen], oracle[seen]) < 1e-6
@@ -61,7 +63,7 @@ def test_scores_have_the_reference_bits(tile, family, device, generator):
 @pytest.mark.parametrize(("rows", "count"), [(1, 1), (3, 64), (6, 131)])
 def test_shipped_path_by_shape(rows, count, device, generator):
     lines = draw_rows(rows, count, generator, dtype=torch.bfloat16)
-    keys = KeyRecords(draw_keys(count, generator))
+    keys = KeyRecords.packed(draw_keys(count, generator))
     assert same_bits(
         index_scores(*lines[:3], keys, lines[3]), reference.index_scores(*lines[:3], keys, lines[3])
     )
@@ -81,7 +83,7 @@ def test_a_score_worked_by_hand(device):
     records[0, 0], records[0, 16], records[0, 65] = 0x02, 0x50, 129
     records[1, 0] = 0xC0
     visible = torch.tensor([2], dtype=torch.int32, device=device)
-    found = index_scores(queries, scales, weights, KeyRecords(records), visible)
+    found = index_scores(queries, scales, weights, KeyRecords.packed(records), visible)
     # Key 0: 0.5 * (6*1 + 3*12) = 21; key 1: -2 * (-4*-2) = -16.
     assert found.tolist() == [[21.0, -16.0]]
 
@@ -98,13 +100,13 @@ def test_pages_records_and_row_chunks_give_the_same_bits(device, generator):
     assert same_bits(whole, reference.index_scores(*rows[:3], keys, rows[3], row_starts=starts))
     for begin, end, request in ((0, 2, 0), (2, 5, 2)):
         part = [tensor[begin:end] for tensor in rows]
-        alone = index_scores(*part[:3], KeyRecords(lists[request]), part[3])
+        alone = index_scores(*part[:3], KeyRecords.packed(lists[request]), part[3])
         assert same_bits(alone, whole[begin:end, : lengths[request]])
 
 
 def test_a_permutation_of_rows_permutes_the_scores(device, generator):
     rows = draw_rows(7, 19, generator)
-    keys = KeyRecords(draw_keys(19, generator))
+    keys = KeyRecords.packed(draw_keys(19, generator))
     order = torch.randperm(7, generator=generator, device=device)
     moved = [tensor[order].contiguous() for tensor in rows]
     found = index_scores(*moved[:3], keys, moved[3])
@@ -113,7 +115,7 @@ def test_a_permutation_of_rows_permutes_the_scores(device, generator):
 
 def test_blocks_of_keys_join_to_the_whole(device, generator):
     rows = draw_rows(3, 40, generator)
-    keys = KeyRecords(draw_keys(40, generator))
+    keys = KeyRecords.packed(draw_keys(40, generator))
     tile, target = TILES["narrow"], paths(device)[0]
     parts = [launched(rows, keys, 8, tile, target, first=first) for first in range(0, 40, 8)]
     assert same_bits(torch.cat(parts, dim=1), launched(rows, keys, 40, tile, target))
@@ -138,11 +140,11 @@ def test_candidate_scores_are_those_of_all_keys(device, generator):
 
 
 def test_no_rows_no_keys_and_rows_that_see_nothing(device, generator):
-    keys = KeyRecords(draw_keys(5, generator))
+    keys = KeyRecords.packed(draw_keys(5, generator))
     rows = draw_rows(2, 5, generator)
     none = [tensor[:0] for tensor in rows]
     assert index_scores(*none[:3], keys, none[3]).shape == (0, 5)
-    empty = KeyRecords(keys.records[:0])
+    empty = KeyRecords(keys.payload[:0], keys.scales[:0])
     assert index_scores(*rows[:3], empty, rows[3]).shape == (2, 0)
     blind = torch.zeros(2, dtype=torch.int32, device=device)
     assert torch.isneginf(index_scores(*rows[:3], keys, blind)).all()
@@ -155,9 +157,9 @@ def test_strides_of_records_and_queries(device, generator):
     rows = draw_rows(3, 11, generator)
     packed = torch.cat([rows[0], rows[1]], dim=2)
     strided = index_scores(
-        packed[..., :64], packed[..., 64:], rows[2], KeyRecords(wide[:, :68]), rows[3]
+        packed[..., :64], packed[..., 64:], rows[2], KeyRecords.packed(wide[:, :68]), rows[3]
     )
-    assert same_bits(strided, index_scores(*rows[:3], KeyRecords(records), rows[3]))
+    assert same_bits(strided, index_scores(*rows[:3], KeyRecords.packed(records), rows[3]))
 
 
 def test_pages_past_two_gib_are_addressed(device, generator):
@@ -172,12 +174,12 @@ def test_pages_past_two_gib_are_addressed(device, generator):
     table = torch.full((1, 1), 9, dtype=torch.int32, device=device)
     rows = draw_rows(2, 8, generator)
     found = index_scores(*rows[:3], KeyPages(pages, table, slots=8), rows[3])
-    assert same_bits(found, index_scores(*rows[:3], KeyRecords(record), rows[3]))
+    assert same_bits(found, index_scores(*rows[:3], KeyRecords.packed(record), rows[3]))
 
 
 def test_what_does_not_fit_is_refused(device, generator):
     rows = draw_rows(2, 5, generator)
-    keys = KeyRecords(draw_keys(5, generator))
+    keys = KeyRecords.packed(draw_keys(5, generator))
     with pytest.raises(KernelArgumentError, match=r"queries: shape \[2, 32, 63\]"):
         index_scores(rows[0][..., :63], *rows[1:3], keys, rows[3])
     with pytest.raises(KernelArgumentError, match="visible: dtype int64, expected int32"):
@@ -187,7 +189,9 @@ def test_what_does_not_fit_is_refused(device, generator):
     starts = torch.tensor([0, 1, 2], dtype=torch.int32, device=device)
     with pytest.raises(KernelArgumentError, match="2 requests, expected 1"):
         index_scores(*rows[:3], keys, rows[3], row_starts=starts)
-    narrow = KeyPages(keys.records, torch.zeros((1, 1), dtype=torch.int32, device=device), 2)
+    narrow = KeyPages(
+        draw_keys(5, generator), torch.zeros((1, 1), dtype=torch.int32, device=device), 2
+    )
     with pytest.raises(KernelArgumentError, match="68 bytes per page, expected at least 136"):
         index_scores(*rows[:3], narrow, rows[3])
     assert is_supported(rows[0])
@@ -196,7 +200,7 @@ def test_what_does_not_fit_is_refused(device, generator):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU: graphs")
 def test_a_graph_replays_on_new_inputs(device, generator):
     rows = draw_rows(12, 900, generator)
-    keys = KeyRecords(draw_keys(900, generator))
+    keys = KeyRecords.packed(draw_keys(900, generator))
     index_scores(*rows[:3], keys, rows[3])
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

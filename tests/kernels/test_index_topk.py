@@ -185,13 +185,13 @@ def test_no_requests_no_rows_no_keys(device, generator):
     rows, keys, row_starts = batch(generator, starts=(0, 0, 0, 0))
     assert index_topk(*rows[:3], keys, rows[3], row_starts=row_starts).shape == (0, 512)
     rows = draw_rows(2, 5, generator)
-    none = KeyRecords(draw_keys(0, generator))
+    none = KeyRecords.packed(draw_keys(0, generator))
     assert (index_topk(*rows[:3], none, rows[3]) == -1).all()
 
 
 def test_permuted_and_repeated_rows_select_the_same(generator):
     rows = draw_rows(5, 41, generator)
-    keys = KeyRecords(draw_keys(41, generator))
+    keys = KeyRecords.packed(draw_keys(41, generator))
     order = torch.tensor([3, 1, 4, 0, 2, 3], device=generator.device)
     moved = [tensor[order].contiguous() for tensor in rows]
     budget = tight(2, 16)
@@ -255,7 +255,7 @@ def test_budgets_bound_rows_and_keys():
 
 def test_what_does_not_fit_is_refused(device, generator):
     rows = draw_rows(2, 5, generator)
-    keys = KeyRecords(draw_keys(5, generator))
+    keys = KeyRecords.packed(draw_keys(5, generator))
     with pytest.raises(KernelArgumentError, match=r"k = 7, expected one of \[512, 2048\]"):
         index_topk(*rows[:3], keys, rows[3], k=7)
     scores = torch.randn((2, 5), device=device)
@@ -305,7 +305,7 @@ def test_whole_op_at_a_real_shape_within_its_memory(device, generator):
 @GPU
 def test_a_graph_replays_on_new_inputs(device, generator):
     rows = draw_rows(6, 9000, generator)
-    keys = KeyRecords(draw_keys(9000, generator))
+    keys = KeyRecords.packed(draw_keys(9000, generator))
     index_topk(*rows[:3], keys, rows[3])
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -11,7 +11,7 @@ from sparkserve_kernels.checks import (
     require_same_device,
     require_shape,
 )
-from sparkserve_kernels.index_scores.keys import KeyPages, KeyRecords, Keys, tensor_of
+from sparkserve_kernels.index_scores.keys import KeyPages, KeyRecords, Keys, places_of
 from sparkserve_kernels.index_scores.launch import ScoreRows, launch_candidates, launch_scores
 from sparkserve_kernels.index_scores.tiles import DIM, HEADS, tile_for
 from sparkserve_kernels.target import supports, target_of
@@ -70,7 +70,7 @@ def check_keys(keys: Keys, rows: ScoreRows, key_count: int | None) -> int:
         KernelArgumentError: too few keys or requests, or several requests without pages.
     """
     keys.check()
-    require_same_device(queries=rows.queries, keys=tensor_of(keys))
+    require_same_device(queries=rows.queries, keys=places_of(keys).payload)
     requests = 1 if rows.row_starts is None else rows.row_starts.shape[0] - 1
     if requests < 0:
         raise KernelArgumentError("row_starts: shape [0], expected [requests + 1]")

@@ -79,27 +79,22 @@ def _products(k, k_scales, q, q_scales, SCALED: tl.constexpr, INTERPRETED: tl.co
 
 
 @triton.jit
-def _key_addresses(n, known, keys, table, key_stride, PAGED: tl.constexpr, SLOTS: tl.constexpr):
-    """Where payload and scales of keys n start; table: the page table's row of the request."""
+def _key_tile(
+    n, known, keys, key_scales, table, key_stride, key_scale_stride,
+    PAGED: tl.constexpr, SLOTS: tl.constexpr, SCALED: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Operand and scale bytes of the keys n; table: the page table's row of their request.
+
+    keys, key_scales: payload and scales of the first record, or of the first slot of page 0;
+    strides from record to record, or from page to page.
+    """
     if PAGED:
         page = tl.load(table + n // SLOTS, mask=known, other=0).to(tl.int64)
-        base = keys + page * key_stride
-        slot = n % SLOTS
-        payload = base + slot * PAYLOAD
-        scales = base + SLOTS * PAYLOAD + slot * GROUPS
+        payload_at = keys + page * key_stride + n % SLOTS * PAYLOAD
+        scales_at = key_scales + page * key_scale_stride + n % SLOTS * GROUPS
     else:
-        payload = keys + n.to(tl.int64) * key_stride
-        scales = payload + PAYLOAD
-    return payload, scales
-
-
-@triton.jit
-def _key_tile(
-    n, known, keys, table, key_stride, PAGED: tl.constexpr, SLOTS: tl.constexpr,
-    SCALED: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """Operand and scale bytes of a tile of keys; scales only where the instruction takes them."""
-    payload_at, scales_at = _key_addresses(n, known, keys, table, key_stride, PAGED, SLOTS)
+        payload_at = keys + n.to(tl.int64) * key_stride
+        scales_at = key_scales + n.to(tl.int64) * key_scale_stride
     mask = tl.expand_dims(known, 1)
     byte = tl.expand_dims(tl.arange(0, PAYLOAD), 0)
     group = tl.expand_dims(tl.arange(0, GROUPS), 0)
@@ -151,9 +146,9 @@ def widen_kernel(
 
 @triton.jit
 def scores_kernel(
-    queries, query_scales, weights, keys, table, row_starts, visible, scores,
-    query_stride, scale_stride, weight_stride, key_stride, table_stride, score_stride,
-    row_begin, rows, rows_per_split, first_key, key_count,
+    queries, query_scales, weights, keys, key_scales, table, row_starts, visible, scores,
+    query_stride, scale_stride, weight_stride, key_stride, key_scale_stride, table_stride,
+    score_stride, row_begin, rows, rows_per_split, first_key, key_count,
     RAGGED: tl.constexpr, PAGED: tl.constexpr, SLOTS: tl.constexpr, WIDE: tl.constexpr,
     SCALED: tl.constexpr, BT: tl.constexpr, BK: tl.constexpr, SCAN: tl.constexpr,
     INTERPRETED: tl.constexpr,
@@ -192,7 +187,10 @@ def scores_kernel(
             table += request.to(tl.int64) * table_stride
         # Beyond what any row sees, records may be unwritten and the table may hold no page.
         known = inside & (n < reach)
-        k, k_scales = _key_tile(n, known, keys, table, key_stride, PAGED, SLOTS, SCALED, BK)
+        k, k_scales = _key_tile(
+            n, known, keys, key_scales, table, key_stride, key_scale_stride,
+            PAGED, SLOTS, SCALED, BK,
+        )  # fmt: skip
         head = tl.arange(0, N) % HEADS
         for begin in range(first, last, BT):
             flat = begin * HEADS + tl.arange(0, N)
@@ -226,9 +224,9 @@ def request_of(row, row_starts, requests, REQUESTS: tl.constexpr):
 
 @triton.jit
 def candidate_scores_kernel(
-    queries, query_scales, weights, keys, table, row_starts, visible, blocks, scores,
-    query_stride, scale_stride, weight_stride, key_stride, table_stride, block_stride,
-    score_stride, row_begin, requests, block_count,
+    queries, query_scales, weights, keys, key_scales, table, row_starts, visible, blocks, scores,
+    query_stride, scale_stride, weight_stride, key_stride, key_scale_stride, table_stride,
+    block_stride, score_stride, row_begin, requests, block_count,
     REQUESTS: tl.constexpr, PAGED: tl.constexpr, SLOTS: tl.constexpr, SCALED: tl.constexpr,
     SIZE: tl.constexpr, BK: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
@@ -252,7 +250,10 @@ def candidate_scores_kernel(
             request = request_of(tl.program_id(0) + row_begin, row_starts, requests, REQUESTS)
             table += request.to(tl.int64) * table_stride
         n = tl.where(sees, n, 0)
-        k, k_scales = _key_tile(n, sees, keys, table, key_stride, PAGED, SLOTS, SCALED, BK)
+        k, k_scales = _key_tile(
+            n, sees, keys, key_scales, table, key_stride, key_scale_stride,
+            PAGED, SLOTS, SCALED, BK,
+        )  # fmt: skip
         head = tl.arange(0, HEADS)
         flat = row * HEADS + head
         q, q_scales = _query_tile(

@@ -10,6 +10,7 @@ from sparkserve_kernels.checks import (
     KernelArgumentError,
     require_contiguous_rows,
     require_dtype,
+    require_same_device,
     require_shape,
 )
 
@@ -20,10 +21,22 @@ SCALE_BYTES = 4
 
 @dataclass(frozen=True)
 class KeyRecords:
-    """Keys of one request, one record after another."""
+    """Keys of one request, one after another."""
 
-    records: torch.Tensor
-    """[keys, 68] uint8: 64 payload bytes, then 4 scale bytes; rows may lie apart."""
+    payload: torch.Tensor
+    """[keys, 64] uint8; rows may lie apart."""
+    scales: torch.Tensor
+    """[keys, 4] uint8; rows may lie apart."""
+
+    @classmethod
+    def packed(cls, records: torch.Tensor) -> KeyRecords:
+        """Views of records: [keys, 68] uint8, 64 payload bytes, then 4 scale bytes.
+
+        Raises:
+            KernelArgumentError: another shape.
+        """
+        require_shape("records", records, (None, RECORD_BYTES))
+        return cls(records[:, :PAYLOAD_BYTES], records[:, PAYLOAD_BYTES:])
 
     def check(self) -> None:
         """Refuse what is no row of records.
@@ -31,14 +44,14 @@ class KeyRecords:
         Raises:
             KernelArgumentError: naming shape, dtype or strides.
         """
-        require_dtype("records", self.records, torch.uint8)
-        require_shape("records", self.records, (None, RECORD_BYTES))
-        require_contiguous_rows("records", self.records)
+        _require_bytes("key payload", self.payload, (None, PAYLOAD_BYTES))
+        _require_bytes("key scales", self.scales, (self.payload.shape[0], SCALE_BYTES))
+        require_same_device(payload=self.payload, scales=self.scales)
 
     @property
     def capacity(self) -> int:
         """How many keys a request can have."""
-        return int(self.records.shape[0])
+        return int(self.payload.shape[0])
 
 
 @dataclass(frozen=True)
@@ -58,9 +71,7 @@ class KeyPages:
         Raises:
             KernelArgumentError: naming shape, dtype, strides or slots.
         """
-        require_dtype("pages", self.pages, torch.uint8)
-        require_shape("pages", self.pages, (None, None))
-        require_contiguous_rows("pages", self.pages)
+        _require_bytes("pages", self.pages, (None, None))
         require_dtype("table", self.table, torch.int32)
         require_shape("table", self.table, (None, None))
         require_contiguous_rows("table", self.table)
@@ -81,15 +92,30 @@ class KeyPages:
 Keys = KeyRecords | KeyPages
 
 
-def tensor_of(keys: Keys) -> torch.Tensor:
-    """The bytes of the records."""
-    return keys.records if isinstance(keys, KeyRecords) else keys.pages
+@dataclass(frozen=True)
+class KeyPlaces:
+    """Both layouts as a kernel takes them."""
+
+    payload: torch.Tensor
+    """Its first byte is that of the first record, or of slot 0 of page 0."""
+    scales: torch.Tensor
+    table: torch.Tensor
+    slots: int
+    paged: bool
+
+
+def places_of(keys: Keys) -> KeyPlaces:
+    """Where payloads and scales start; strides lie in the tensors."""
+    if isinstance(keys, KeyPages):
+        scales = keys.pages[:, keys.slots * PAYLOAD_BYTES :]
+        return KeyPlaces(keys.pages, scales, keys.table, keys.slots, paged=True)
+    return KeyPlaces(keys.payload, keys.scales, keys.payload, 1, paged=False)
 
 
 def gather_records(keys: Keys, request: int, count: int) -> torch.Tensor:
     """The first records of a request as [count, 68] uint8, in plain torch."""
     if isinstance(keys, KeyRecords):
-        return keys.records[:count]
+        return torch.cat([keys.payload[:count], keys.scales[:count]], dim=1)
     number = torch.arange(count, device=keys.pages.device)
     page = keys.table[request, number // keys.slots].long()
     slot = (number % keys.slots)[:, None]
@@ -98,3 +124,9 @@ def gather_records(keys: Keys, request: int, count: int) -> torch.Tensor:
     scales_at = scales_at + torch.arange(SCALE_BYTES, device=slot.device)
     at = torch.cat([payload_at, scales_at], dim=1)
     return keys.pages[page[:, None], at]
+
+
+def _require_bytes(name: str, tensor: torch.Tensor, shape: tuple[int | None, ...]) -> None:
+    require_dtype(name, tensor, torch.uint8)
+    require_shape(name, tensor, shape)
+    require_contiguous_rows(name, tensor)

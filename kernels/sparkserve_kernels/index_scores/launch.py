@@ -12,7 +12,7 @@ from sparkserve_kernels.index_scores.kernel import (
     scores_kernel,
     widen_kernel,
 )
-from sparkserve_kernels.index_scores.keys import KeyPages, Keys, tensor_of
+from sparkserve_kernels.index_scores.keys import Keys, places_of
 from sparkserve_kernels.index_scores.tiles import (
     CANDIDATE_TILES,
     DIM,
@@ -98,24 +98,24 @@ def launch_scores(
     Elements of scores that no row of a key tile sees keep what they held.
     """
     rows, count = scores.shape
-    paged = isinstance(keys, KeyPages)
-    records = tensor_of(keys)
-    table = keys.table if isinstance(keys, KeyPages) else lines.visible
+    places = places_of(keys)
     splits = triton.cdiv(rows, ROWS_PER_SPLIT)
     scores_kernel[(triton.cdiv(count, tile.keys), lines.requests, splits)](
         lines.queries,
         lines.scales,
         lines.weights,
-        records,
-        table,
+        places.payload,
+        places.scales,
+        places.table,
         lines.visible if lines.row_starts is None else lines.row_starts,
         lines.visible,
         scores,
         lines.queries.stride(0),
         lines.scales.stride(0),
         lines.weights.stride(0),
-        records.stride(0),
-        table.stride(0),
+        places.payload.stride(0),
+        places.scales.stride(0),
+        places.table.stride(0),
         scores.stride(0),
         lines.begin,
         rows,
@@ -123,8 +123,8 @@ def launch_scores(
         first_key,
         count,
         RAGGED=lines.row_starts is not None,
-        PAGED=paged,
-        SLOTS=keys.slots if isinstance(keys, KeyPages) else 1,
+        PAGED=places.paged,
+        SLOTS=places.slots,
         WIDE=tile.wide,
         SCALED=target.family == "spark",
         BT=tile.rows,
@@ -143,14 +143,14 @@ def launch_candidates(
     """Scores of the keys of each line's blocks; every element of scores is written."""
     target = target_of(scores)
     tile = CANDIDATE_TILES[target.family]
-    records = tensor_of(keys)
-    table = keys.table if isinstance(keys, KeyPages) else lines.visible
+    places = places_of(keys)
     candidate_scores_kernel[(lines.rows, triton.cdiv(scores.shape[1], tile.keys))](
         lines.queries,
         lines.scales,
         lines.weights,
-        records,
-        table,
+        places.payload,
+        places.scales,
+        places.table,
         lines.visible if lines.row_starts is None else lines.row_starts,
         lines.visible,
         blocks,
@@ -158,16 +158,17 @@ def launch_candidates(
         lines.queries.stride(0),
         lines.scales.stride(0),
         lines.weights.stride(0),
-        records.stride(0),
-        table.stride(0),
+        places.payload.stride(0),
+        places.scales.stride(0),
+        places.table.stride(0),
         blocks.stride(0),
         scores.stride(0),
         lines.begin,
         lines.requests if lines.row_starts is not None else 0,
         blocks.shape[1],
         REQUESTS=triton.next_power_of_2(max(lines.requests, 1)),
-        PAGED=isinstance(keys, KeyPages),
-        SLOTS=keys.slots if isinstance(keys, KeyPages) else 1,
+        PAGED=places.paged,
+        SLOTS=places.slots,
         SCALED=target.family == "spark",
         SIZE=size,
         BK=tile.keys,

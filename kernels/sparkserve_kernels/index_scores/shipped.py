@@ -17,8 +17,21 @@ from sparkserve_kernels.index_scores.tiles import (
 from sparkserve_kernels.shipped import Shipped
 from sparkserve_kernels.target import Target
 
-_ROW_POINTERS = {"weights": "*fp32", "keys": "*u8", "table": "*i32", "row_starts": "*i32"}
-_STRIDES = ("query_stride", "scale_stride", "weight_stride", "key_stride", "table_stride")
+_ROW_POINTERS = {
+    "weights": "*fp32",
+    "keys": "*u8",
+    "key_scales": "*u8",
+    "table": "*i32",
+    "row_starts": "*i32",
+}
+_STRIDES = (
+    "query_stride",
+    "scale_stride",
+    "weight_stride",
+    "key_stride",
+    "key_scale_stride",
+    "table_stride",
+)
 _ALIGNED = ("query_stride", "weight_stride")
 """Strides that are multiples of 16 in every model: bytes of a query, heads."""
 
@@ -61,7 +74,7 @@ def _scores(tile: ScoreTile, *, scaled: bool, paged: bool) -> Shipped:
         },
         warps=tile.warps,
         stages=tile.stages,
-        aligned=(*_ALIGNED, *(("key_stride",) if paged else ())),
+        aligned=(*_ALIGNED, *(("key_stride", "key_scale_stride") if paged else ())),
         multiplies=True,
         streams=tile.wide,
         options={"enable_fp_fusion": False},
