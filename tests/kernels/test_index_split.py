@@ -107,7 +107,8 @@ def test_the_least_that_is_split():
 def test_ranks_that_differ_are_refused():
     same = [SplitSettings(world=4)] * 4
     require_equal_settings(same)
-    with pytest.raises(SplitMismatch, match="rank 2 has .*min_rows=9.*expected .*1024.* as rank 0"):
+    differs = r"rank 2 has .*min_rows=9.*expected .*1024.* as rank 0"
+    with pytest.raises(SplitMismatch, match=differs):
         require_equal_settings([*same[:2], SplitSettings(world=4, min_rows=9), same[3]])
 
 

@@ -17,7 +17,7 @@ from sparkserve_kernels.index_scores.tiles import tile_for
 from sparkserve_kernels.index_topk.launch import Selection, SlotMap, Source, launch_slots
 from sparkserve_kernels.index_topk.plan import Budget
 from sparkserve_kernels.index_topk.stream import Sink, Work, select_over_blocks, select_over_keys
-from sparkserve_kernels.index_topk.tiles import TILES, SelectTile
+from sparkserve_kernels.index_topk.tiles import KEYS
 from sparkserve_kernels.target import supports, target_of
 
 __all__ = [
@@ -48,11 +48,10 @@ def index_topk(
     *,
     key_count: int | None = None,
     row_starts: torch.Tensor | None = None,
-    k: int = 512,
     budget: Budget = DEFAULT_BUDGET,
     rows_hint: int | None = None,
 ) -> torch.Tensor:
-    """Select the k visible keys with the largest scores of each row.
+    """Select the 512 visible keys with the largest scores of each row.
 
     Args:
         queries: [rows, 32, 64] uint8, e2m1 payloads of 128 values.
@@ -63,12 +62,11 @@ def index_topk(
         key_count: at least the largest visible count; what the keys can hold if None.
         row_starts: [requests + 1] int32, first row of each request and the number of rows; one
             request if None. Requests without rows are fine.
-        k: 512 or 2048.
         budget: bounds the scores that exist at a time.
         rows_hint: row count that chooses the tile, where the caller has only a shard of the rows.
 
     Returns:
-        [rows, k] int32 positions, ascending, -1 after the last. Order of selection: the larger
+        [rows, 512] int32 positions, ascending, -1 after the last. Order of selection: the larger
         score, of equal ones the lower position. A NaN score (broken input) is never selected, nor
         is -inf. The budget does not change the result, nor do rows beside a row.
 
@@ -80,13 +78,12 @@ def index_topk(
     """
     lines = score_rows(queries, query_scales, weights, visible, row_starts)
     count = check_keys(keys, lines, key_count)
-    chosen = select_tile(k)
     if lines.rows == 0 or count == 0:
-        return _none(lines.rows, k, queries.device)
+        return _none(lines.rows, queries.device)
     target = target_of(queries)
     tile = tile_for(target.family, rows_hint or lines.rows)
     work = Work(lines, keys, count, budget, tile, target)
-    return select_over_keys(work, (Sink(chosen, visible),))[0]
+    return select_over_keys(work, (Sink(KEYS, visible),))[0]
 
 
 def candidate_topk(
@@ -99,15 +96,14 @@ def candidate_topk(
     blocks: torch.Tensor,
     size: int = 8,
     row_starts: torch.Tensor | None = None,
-    k: int = 512,
     budget: Budget = DEFAULT_BUDGET,
 ) -> torch.Tensor:
-    """Select the k best visible keys among each row's candidate blocks.
+    """Select the 512 best visible keys among each row's candidate blocks.
 
     Only those keys are read and scored; the result is that of scoring all keys and masking.
 
     Args:
-        queries: as in ``index_topk``, with query_scales, weights, keys, visible, row_starts, k.
+        queries: as in ``index_topk``, with query_scales, weights, keys, visible, row_starts.
         query_scales: [rows, 32, 4] uint8.
         weights: [rows, 32] fp32 or bf16.
         keys: index-K records of one request, or pages of several.
@@ -115,11 +111,10 @@ def candidate_topk(
         blocks: [rows, blocks] int32, ascending, -1 after the last, as ``candidate_blocks`` gives.
         size: keys per block.
         row_starts: [requests + 1] int32, or None for one request.
-        k: 512 or 2048.
         budget: bounds the scores that exist at a time.
 
     Returns:
-        [rows, k] int32 positions, ascending, -1 after the last.
+        [rows, 512] int32 positions, ascending, -1 after the last.
 
     Raises:
         KernelArgumentError: an argument that does not fit.
@@ -131,24 +126,22 @@ def candidate_topk(
     count = check_keys(keys, lines, None)
     check_blocks(blocks, lines.rows, size)
     require_same_device(queries=queries, blocks=blocks)
-    chosen = select_tile(k)
     if lines.rows == 0 or blocks.shape[1] == 0:
-        return _none(lines.rows, k, queries.device)
+        return _none(lines.rows, queries.device)
     target = target_of(queries)
     work = Work(lines, keys, count, budget, tile_for(target.family, lines.rows), target)
-    return select_over_blocks(work, blocks, size, chosen)
+    return select_over_blocks(work, blocks, size, KEYS)
 
 
-def top_positions(scores: torch.Tensor, visible: torch.Tensor, *, k: int = 512) -> torch.Tensor:
-    """Select the k largest visible scores of each row.
+def top_positions(scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+    """Select the 512 largest visible scores of each row.
 
     Args:
         scores: [rows, length] fp32; rows may lie apart.
         visible: [rows] int32, scores that count: the first so many.
-        k: 512 or 2048.
 
     Returns:
-        [rows, k] int32 positions, ascending, -1 after the last; order, NaN and -inf as in
+        [rows, 512] int32 positions, ascending, -1 after the last; order, NaN and -inf as in
         ``index_topk``.
 
     Raises:
@@ -157,12 +150,11 @@ def top_positions(scores: torch.Tensor, visible: torch.Tensor, *, k: int = 512) 
 
     Source: kernels.md section 8.3.
     """
-    chosen = select_tile(k)
     check_scores(scores, visible)
     if scores.numel() == 0:
-        return _none(scores.shape[0], k, scores.device)
+        return _none(scores.shape[0], scores.device)
     target_of(scores)
-    selection = Selection(scores.shape[0], chosen, scores.device)
+    selection = Selection(scores.shape[0], KEYS, scores.device)
     selection.add(Source(scores, visible))
     return selection.positions()
 
@@ -210,17 +202,6 @@ def slots_of(
     return slots
 
 
-def select_tile(k: int) -> SelectTile:
-    """The tile for k.
-
-    Raises:
-        KernelArgumentError: no such tile.
-    """
-    if k not in TILES:
-        raise KernelArgumentError(f"k = {k}, expected one of {sorted(TILES)}")
-    return TILES[k]
-
-
 def check_scores(scores: torch.Tensor, visible: torch.Tensor) -> None:
     """Refuse scores and visible counts that do not fit together.
 
@@ -236,5 +217,5 @@ def check_scores(scores: torch.Tensor, visible: torch.Tensor) -> None:
     require_same_device(scores=scores, visible=visible)
 
 
-def _none(rows: int, k: int, device: torch.device) -> torch.Tensor:
-    return torch.full((rows, k), -1, dtype=torch.int32, device=device)
+def _none(rows: int, device: torch.device) -> torch.Tensor:
+    return torch.full((rows, KEYS.k), -1, dtype=torch.int32, device=device)

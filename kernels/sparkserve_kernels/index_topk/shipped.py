@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from sparkserve_kernels.index_topk.kernel import select_kernel, slots_kernel
-from sparkserve_kernels.index_topk.tiles import BLOCKS, KEYS, SLOTS_WARPS, SelectTile
+from sparkserve_kernels.index_topk.tiles import KEYS, SLOTS_WARPS, SelectTile
 from sparkserve_kernels.shipped import Shipped
 from sparkserve_kernels.target import Target
 
 
 def shipped(target: Target) -> tuple[Shipped, ...]:
-    """Selection of keys and of blocks: from scores, from segments, from candidates; and slots."""
+    """Selection of keys from scores, from segments and from candidates; and their slots."""
     return (
-        *(_select(KEYS, group=1, listed=0, carry=carry) for carry in (False, True)),
-        *(_select(KEYS, group=1, listed=1, carry=carry) for carry in (False, True)),
-        _select(KEYS, group=1, listed=8, carry=False),
-        *(_select(BLOCKS, group=8, listed=0, carry=carry) for carry in (False, True)),
-        *(_select(BLOCKS, group=1, listed=1, carry=carry) for carry in (False, True)),
+        *(select_form(KEYS, group=1, listed=0, carry=carry) for carry in (False, True)),
+        *(select_form(KEYS, group=1, listed=1, carry=carry) for carry in (False, True)),
+        select_form(KEYS, group=1, listed=8, carry=False),
         _slots(),
     )
 
 
-def _select(tile: SelectTile, *, group: int, listed: int, carry: bool) -> Shipped:
+def select_form(tile: SelectTile, *, group: int, listed: int, carry: bool) -> Shipped:
+    """One form of the selection kernel."""
     kind = {0: f"scores by {group}", 1: "segments", 8: "candidates"}[listed]
     return Shipped(
         label=f"{tile.k} of {kind}{' carried on' if carry else ''}",
