@@ -1,10 +1,74 @@
-"""What is timed of the gates."""
+"""What is timed of the mix: a decode step and a prefill chunk."""
 
 from __future__ import annotations
 
-from sparkserve_kernels.bench_case import BenchCase
+from functools import partial
+
+import torch
+
+from sparkserve_kernels.bench_case import BenchCase, Work
+from sparkserve_kernels.hc_post import reference
+from sparkserve_kernels.hc_post.api import STREAMS, hc_post
+
+HIDDEN = 5120
 
 
 def cases() -> tuple[BenchCase, ...]:
-    """None yet."""
-    return ()
+    """Few and many rows."""
+    return tuple(_case(rows) for rows in (6, 4096))
+
+
+def _case(rows: int) -> BenchCase:
+    moved = rows * (2 * HIDDEN * (2 * STREAMS + 1) + 4 * STREAMS * (STREAMS + 1))
+    return BenchCase(
+        op="hc_post",
+        name=f"rows={rows}",
+        rows=rows,
+        bytes_moved=moved,
+        bytes_per_copy=moved,
+        prepare=partial(_prepare, rows),
+        stock_name="torch.compile",
+        gate=partial(_gate, rows),
+        max_error=2.0**-8,
+    )
+
+
+def _inputs(rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device="cuda")
+
+    residual, x = normal(rows, STREAMS, HIDDEN).bfloat16(), normal(rows, HIDDEN).bfloat16()
+    return residual, x, normal(rows, STREAMS), normal(rows, STREAMS, STREAMS)
+
+
+def _prepare(rows: int, copies: int) -> Work:
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    held = [_inputs(rows, generator) for _ in range(copies)]
+    outs = [torch.empty_like(inputs[0]) for inputs in held]
+    compiled = torch.compile(reference.hc_post, dynamic=False)
+
+    def ours(index: int) -> torch.Tensor:
+        residual, x, post, comb = held[index]
+        return hc_post(residual, x, post, comb, out=outs[index])
+
+    def theirs(index: int) -> torch.Tensor:
+        result: torch.Tensor = compiled(*held[index])
+        return result
+
+    return Work(ours, theirs)
+
+
+def _gate(rows: int, seed: int) -> float:
+    """Largest difference from float64, by the size of what is added up."""
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    residual, x, post, comb = _inputs(rows, generator)
+    got = hc_post(residual, x, post, comb)
+    worst = 0.0
+    for row in range(0, rows, 512):
+        part = slice(row, row + 512)
+        inputs = [value[part].double() for value in (residual, x, post, comb)]
+        want = reference.hc_post(inputs[0], inputs[1], inputs[2], inputs[3])
+        sizes = [value.abs() for value in inputs]
+        size = reference.hc_post(sizes[0], sizes[1], sizes[2], sizes[3])
+        worst = max(worst, float(((got[part].double() - want).abs() / size).max()))
+    return worst
