@@ -116,13 +116,14 @@ def run(case: BenchCase, bandwidth_gbs: float, seed: int) -> Record:
 def _timed(case: BenchCase, bandwidth_gbs: float) -> Record:
     from sparkserve_kernels.bench_timing import copies_for, spread, time_calls_us
 
-    copies = copies_for(case.bytes_per_copy)
+    copies = copies_for(case.bytes_per_copy) if case.copies is None else case.copies
     work = case.prepare(copies)
     ours = spread(time_calls_us(work.ours, copies))
     stock = spread(time_calls_us(work.stock, copies))
     gbs = case.bytes_moved / ours["p50"] / 1e3
     figures: Record = {
         "copies": copies,
+        "rotated_bytes": copies * case.bytes_per_copy,
         "time_us": ours,
         "stock": case.stock_name,
         "stock_us": stock,

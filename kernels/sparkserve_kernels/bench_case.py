@@ -51,6 +51,8 @@ class BenchCase:
     """Error on fresh random inputs (argument: seed) against float64 torch, at this very shape."""
     max_error: float
     flops: int = 0
+    copies: int | None = None
+    """How many copies rotate; None for what passes the L2 by four, at most 512."""
     bar: Bar = field(default_factory=Bar)
 
 

@@ -65,9 +65,13 @@ class TestRun:
         assert record["gbs"] == 500.0  # 5 MB in 10 us
         assert record["read_fraction"] == 0.5
         assert record["tflops"] == 200.0
-        assert record["copies"] == 10
+        assert (record["copies"], record["rotated_bytes"]) == (10, 100)
         assert clock.copies == [10, 10]
         assert "faults" not in record
+
+    def test_a_case_may_say_how_many_copies_rotate(self, clock):
+        record = bench.run(case(copies=700), BANDWIDTH_GBS, 0)
+        assert (record["copies"], record["rotated_bytes"]) == (700, 7000)
 
     @pytest.mark.parametrize("error", [0.011, math.inf, math.nan])
     def test_a_red_gate_gives_no_time(self, error, clock):

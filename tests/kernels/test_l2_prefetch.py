@@ -90,7 +90,7 @@ class TestTable:
 
 class TestLaunch:
     @pytest.mark.parametrize(
-        ("pieces", "blocks"), [(1, 1), (64, 1), (65, 2), (384, 6), (512, 8), (513, 8), (10**6, 8)]
+        ("pieces", "blocks"), [(1, 1), (2, 1), (3, 2), (16, 8), (17, 8), (513, 8), (10**6, 8)]
     )
     def test_it_never_takes_more_than_eight_blocks(self, pieces, blocks):
         assert tiles.blocks_for(pieces) == blocks

@@ -12,5 +12,5 @@ ALIGNMENT_BYTES = 16
 
 
 def blocks_for(pieces: int) -> int:
-    """Blocks of a launch: one piece per thread, as far as the blocks reach."""
-    return min(MAX_BLOCKS, -(-pieces // THREADS))
+    """Blocks of a launch: a warp per piece, as far as the blocks reach."""
+    return min(MAX_BLOCKS, -(-pieces // WARPS))
