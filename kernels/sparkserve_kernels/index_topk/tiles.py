@@ -26,7 +26,7 @@ class SelectTile:
 
 
 KEYS = SelectTile(k=512, capacity=2048, chunk=1024, step=512, warps=4)
-BLOCKS = SelectTile(k=2048, capacity=4096, chunk=1024, step=1024, warps=8)
+BLOCKS = SelectTile(k=2048, capacity=4096, chunk=512, step=1024, warps=8)
 
 SLOTS_WARPS = 4
 ROWS_UNSPLIT = 512
