@@ -21,9 +21,7 @@ import triton.language as tl
 from sparkserve_kernels.numerics.kernel import (
     dot,
     e2m1_to_e4m3_bits,
-    e2m1_value,
     e8m0_value,
-    to_bf16,
 )
 
 HEADS = tl.constexpr(32)
@@ -47,9 +45,13 @@ def _operand(payload, scales, SCALED: tl.constexpr, ROWS: tl.constexpr):
     if SCALED:
         operand = e2m1_to_e4m3_bits(_codes(payload, ROWS)).to(tl.float8e4nv, bitcast=True)
     else:
-        values = tl.reshape(e2m1_value(_codes(payload, ROWS)), (ROWS, GROUPS, 32))
+        codes = _codes(payload, ROWS).to(tl.uint16)
+        # The code's three low bits at the top of an fp16's exponent are its value times 2^-14.
+        small = (((codes & 7) << 9) | ((codes & 8) << 12)).to(tl.float16, bitcast=True)
+        values = tl.reshape(small.to(tl.float32) * 16384.0, (ROWS, GROUPS, 32))
         values *= tl.expand_dims(e8m0_value(scales), 2)
-        operand = to_bf16(tl.reshape(values, (ROWS, DIM)))
+        bits = tl.reshape(values, (ROWS, DIM)).to(tl.uint32, bitcast=True)
+        operand = (bits >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
     return operand
 
 

@@ -134,8 +134,7 @@ def e2m1_to_e4m3_bits(code):
     """The e4m3 byte of the same value as an e2m1 code (low nibble of a uint8)."""
     sign = (code & 8) << 4
     magnitude = code & 7
-    normal = (((magnitude >> 1) + 6) << 3) | ((magnitude & 1) << 2)
-    return (sign | tl.where(magnitude >= 2, normal, magnitude * 0x30)).to(tl.uint8)
+    return (sign | tl.where(magnitude >= 2, 0x30 + 4 * magnitude, 0x30 * magnitude)).to(tl.uint8)
 
 
 @triton.jit
