@@ -116,7 +116,6 @@ def test_rows_depend_on_nothing_but_themselves(generator, device):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of the interpreter
 def test_an_infinite_gate_stays_in_its_row(generator):
-    """Also past the end of a width that fills no tile."""
     residual, pre, weight = inputs(3, 48, generator)
     want = hc_combine_norm(residual, pre, weight)
     pre[1, 2] = math.inf
