@@ -143,7 +143,8 @@ def mass_kernel(
     place = (request * (DRAFTS + 1) + row) * tl.num_programs(2) + piece
     if is_greedy:
         if row <= live:
-            p = tl.load(p_first + row * target_row + column, mask=real, other=-1.0)
+            p = tl.load(p_first + row * target_row + column, mask=real, other=0.0)
+            p = tl.where(real, tl.where(p >= 0.0, p, 0.0), -1.0)
             best = tl.max(p, axis=0)
             tl.store(masses + place, best)
             tl.store(likeliest + place, tl.min(tl.where(p == best, column, NO_TOKEN), axis=0))
@@ -243,8 +244,12 @@ def race_kernel(
         p = tl.load(p_row + token, mask=real, other=0.0)
         q = tl.load(q_row + token, mask=real & has_draft, other=0.0)
         time = exponential(word, INTERPRETED)
-        left = tl.where(real, tl.div_rn(tl.maximum(kept * p - q, 0.0), time), -1.0)
-        whole = tl.where(real, tl.div_rn(p, time), -1.0)
+        rest = kept * p - q
+        left = tl.div_rn(tl.where(rest > 0.0, rest, 0.0), time)
+        left = tl.where(real, left, -1.0)
+        # NaN counts as 0, so that the winner is a token whatever the inputs are.
+        whole = tl.where(p >= 0.0, tl.div_rn(p, time), 0.0)
+        whole = tl.where(real, whole, -1.0)
         top = tl.max(left, axis=0)
         # Later quarters hold greater tokens: an equal score does not replace an earlier one.
         first = tl.min(tl.where(left == top, token, NO_TOKEN), axis=0)
