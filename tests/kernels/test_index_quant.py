@@ -136,13 +136,15 @@ class TestPages:
         assert written == [(1, 64 * 63, 6), (1, 64 * 63 + 1, 0xA), *scales]
 
     def test_offsets_pass_2_to_the_31(self, device):
-        stride = 2**31 + 100
-        pages = untouched_zeros(stride + 68, device).as_strided((2, 68), (stride, 1))
+        # Neither the page nor the stride passes it, only their product does.
+        stride = 2**30 + 100
+        pages = untouched_zeros(2 * stride + 68, device).as_strided((3, 68), (stride, 1))
         x = group_of(6.0).to(device, torch.bfloat16)
-        api.index_quant_to_pages(x, torch.tensor([1], device=device), pages, 1)
-        assert pages[1, 0].item() == 7
-        assert pages[1, 64:68].tolist() == [127, 114, 114, 114]
-        assert int(pages[0].max()) == 0
+        slots = torch.tensor([2], dtype=torch.int32, device=device)
+        api.index_quant_to_pages(x, slots, pages, 1)
+        assert pages[2, 0].item() == 7
+        assert pages[2, 64:68].tolist() == [127, 114, 114, 114]
+        assert int(pages[:2].max()) == 0
 
 
 @pytest.mark.parametrize(

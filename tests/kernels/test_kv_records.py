@@ -347,16 +347,17 @@ class TestBorders:
     def test_offsets_pass_2_to_the_31(self, name, generator):
         device = generator.device
         layout = page_layout(name, 1)
-        stride = 2**31 + 4096
-        whole = untouched_zeros(stride + 4096, device).as_strided((2, 4096), (stride, 1))
+        # Neither the page nor the stride passes it, only their product does.
+        stride = 2**30 + 4096
+        whole = untouched_zeros(2 * stride + 4096, device).as_strided((3, 4096), (stride, 1))
         cache = api.Cache(whole[:, : layout.page_bytes], layout)
         x = latents(1, layout.record.width, generator, spread=2)
-        slots = torch.ones(1, dtype=torch.int32, device=device)
+        slots = torch.full((1,), 2, dtype=torch.int32, device=device)
         api.kv_pack(x, slots, cache)
         wanted = reference.decode(*reference.encode(x, name), name)
         for have, want in zip(api.kv_unpack(slots, cache), wanted, strict=True):
             assert same_bits(have, want)
-        assert int(cache.pages[0].max()) == 0
+        assert int(cache.pages[:2].max()) == 0
 
     def test_nothing_in_gives_nothing_out(self, device):
         _, cache = pool(page_layout("584", 4), 1, device)

@@ -125,13 +125,14 @@ def test_no_rows_give_empty_results(shape, layout, device):
 
 
 def test_offsets_pass_2_to_the_31(device):
-    stride = 2**31 + 64
-    buffer = untouched_zeros(2 * (stride + 32), device).view(torch.bfloat16)
-    x = buffer.as_strided((2, 32), (stride, 1))
-    x[1] = 1.0
+    # Neither the row nor the stride passes it, only their product does.
+    stride = 2**30 + 64
+    buffer = untouched_zeros(2 * (2 * stride + 32), device).view(torch.bfloat16)
+    x = buffer.as_strided((3, 32), (stride, 1))
+    x[2] = 1.0
     q, scales = api.mxfp8_quant(x)
-    assert scales.tolist() == [[0], [119]]
-    assert q.view(torch.uint8).unique(dim=1).tolist() == [[0], [0x78]]
+    assert scales.tolist() == [[0], [0], [119]]
+    assert q.view(torch.uint8).unique(dim=1).tolist() == [[0], [0], [0x78]]
 
 
 @pytest.mark.parametrize(

@@ -355,6 +355,9 @@ class TestTwins:
         assert not api.fp8_twin(weight).exact
         weight[2079, 63] = float("nan")
         assert not api.fp8_twin(weight).exact
+        weight[2079, 63] = 1.0
+        weight[0, 0] = 1.0078125
+        assert not api.fp8_twin(weight).exact
 
     def test_shapes_are_checked_with_both_values(self):
         bf16 = torch.bfloat16
