@@ -46,7 +46,7 @@ def assert_rounded_once(got, x, kv, weights):
 
 
 @pytest.mark.parametrize(
-    ("rows", "hidden"), [(1, 32), (3, 96), (7, 64), (5, 80), (2, 160), (2, 5120)]
+    ("rows", "hidden"), [(1, 32), (3, 96), (7, 64), (5, 80), (2, 112), (2, 5120)]
 )
 def test_it_equals_float64_rounded_once(rows, hidden, generator):
     x, kv, weights = inputs(rows, hidden, generator)
@@ -70,13 +70,25 @@ def test_a_row_worked_out_by_hand(device):
     assert same_bits(got, want.expand(1, 1, 64))
 
 
-@pytest.mark.parametrize(("sign", "want"), [(0.0, 0.50025), (-0.0, 0.50025)])
-def test_a_dot_of_nothing_opens_the_gate_half(sign, want, device):
-    """|dot| has a floor of 1e-6, and zero counts as positive."""
-    x = torch.full((1, 1, 32), sign, dtype=torch.bfloat16, device=device)
-    kv = torch.ones(1, 64, dtype=torch.bfloat16, device=device)
-    got = engram_gate(x, kv, (kv[:, :32], kv[:, :32]))
-    assert same_bits(got, torch.tensor(want).bfloat16().expand(1, 1, 32))
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_a_dot_of_nothing_opens_the_gate_a_thousandth_past_half(sign, device):
+    """|dot| has a floor of 1e-6, and zero counts as positive; x takes the half away again."""
+    x = torch.full((1, 1, 32), -128.0, dtype=torch.bfloat16, device=device)
+    kv = torch.full((1, 64), 256.0, dtype=torch.bfloat16, device=device)
+    kv[:, :32] = 0.0 * sign
+    got = engram_gate(x, kv, (x[0], x[0]))
+    want = 256 / (1 + math.exp(-1e-3)) - 128
+    assert torch.allclose(got.float().cpu(), torch.tensor(want), rtol=2**-7)
+
+
+def test_nan_spoils_its_stream_and_no_other(generator):
+    x, kv, weights = inputs(2, 96, generator)
+    kv[1, 96 + 5] = math.nan
+    got = engram_gate(x, kv, weights)
+    assert got[1, 1].isnan().all()
+    assert not got[0].isnan().any()
+    assert not got[1, [0, 2, 3]].isnan().any()
+    assert torch.equal(got.isnan(), reference.engram_gate(x, kv, weights).isnan())
 
 
 def test_a_negative_dot_closes_the_gate(generator):
@@ -132,13 +144,14 @@ def test_rows_depend_on_nothing_but_themselves(generator, device):
 
 
 def test_rows_may_lie_apart_and_out_may_be_x(generator):
-    x, kv, weights = inputs(5, 64, generator)
+    hidden = 112  # its second tile reaches past the row, which no access may
+    x, kv, weights = inputs(5, hidden, generator)
     want = engram_gate(x, kv, weights)
-    apart = torch.full((10, STREAMS, 64), 9.0, dtype=torch.bfloat16, device=x.device)
-    wide = torch.zeros(5, 5 * 64 + 16, dtype=torch.bfloat16, device=x.device)
-    apart[::2], wide[:, :320] = x, kv
+    apart = torch.full((10, STREAMS, hidden), 9.0, dtype=torch.bfloat16, device=x.device)
+    wide = torch.zeros(5, 5 * hidden + 16, dtype=torch.bfloat16, device=x.device)
+    apart[::2], wide[:, : 5 * hidden] = x, kv
     rows = apart[::2]
-    assert engram_gate(rows, wide[:, :320], weights, out=rows) is rows
+    assert engram_gate(rows, wide[:, : 5 * hidden], weights, out=rows) is rows
     assert same_bits(rows, want)
     assert (apart[1::2] == 9).all()
 

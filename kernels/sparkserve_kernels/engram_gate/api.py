@@ -63,7 +63,9 @@ def engram_gate(
         UnsupportedDevice: no kernel for where x lies.
 
     Notes:
-        A dot of zero counts as positive (gate 0.50025). engram.md section 3.
+        A dot of zero counts as positive whatever its sign (gate 0.50025), because the sign of a
+        sum of zeros hangs on its order. A stream with NaN in x or key becomes NaN. engram.md
+        section 3.
     """
     import torch
 

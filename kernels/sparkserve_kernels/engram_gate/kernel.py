@@ -113,10 +113,10 @@ def gate_kernel(
         x_norm = tl.sqrt_rn((xx_head + xx_tail) / HIDDEN + eps)
         key_norm = tl.sqrt_rn((kk_head + kk_tail) / HIDDEN + eps)
         dot = (dot_head + dot_tail) / x_norm / key_norm * (HIDDEN**-0.5)
-        size = tl.sqrt_rn(tl.maximum(tl.abs(dot), 1e-6))
-        sign = dot.to(tl.uint32, bitcast=True) & 0x80000000
-        root = (size.to(tl.uint32, bitcast=True) | sign).to(tl.float32, bitcast=True)
-        gate = 1.0 / (1.0 + tl.exp(-root))
+        # Comparisons, not maximum and copysign: NaN stays NaN, and -0 is no negative dot.
+        size = tl.abs(dot)
+        root = tl.sqrt_rn(tl.where(size < 1e-6, 1e-6, size))
+        gate = 1.0 / (1.0 + tl.exp(tl.where(dot < 0.0, root, -root)))
 
         out_row = out + (wide * out_stride + stream * HIDDEN)
         tl.store(out_row + head, _mix(x_head, gate, value_head, kept, INTERPRETED))

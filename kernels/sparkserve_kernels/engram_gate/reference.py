@@ -32,7 +32,8 @@ def engram_gate(
     for normed in (stream, key):
         dot = dot * torch.rsqrt(normed.square().mean(-1, keepdim=True) + eps)
     dot = dot * hidden**-0.5
-    gate = torch.sigmoid(torch.copysign(dot.abs().clamp(min=1e-6).sqrt(), dot))
+    root = dot.abs().clamp(min=1e-6).sqrt()
+    gate = torch.sigmoid(torch.where(dot < 0, -root, root))
     mixed = (stream + gate * value[:, None]).to(x.dtype)
     if images is not None:
         mixed = torch.where((images.tokens == images.image_token)[:, None, None], x, mixed)

@@ -49,8 +49,8 @@ def engram_hash(
         UnsupportedDevice: no kernel for where the tokens lie.
 
     Notes:
-        A token id that the map lacks blocks like padding: a kernel cannot refuse it, and must not
-        look it up. engram.md sections 2.4 and 2.5.
+        Every id that the map lacks blocks as padding and media do: a kernel cannot refuse it, and
+        must not look it up. engram.md sections 2.4 and 2.5.
     """
     import torch
 
@@ -163,7 +163,6 @@ def _launch_hash(
         tables.token_map.shape[0],
         tables.pad_id,
         -1 if tables.image_token is None else tables.image_token,
-        tables.media_start,
         NGRAM=tables.ngram,
         HEADS=tables.heads,
         HEADS_PADDED=triton.next_power_of_2(tables.heads),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 MEDIA_START = 1_000_000
-"""Ids from here up stand for parts of images and other media."""
+"""Ids from here up stand for parts of images and other media; no map reaches so far."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,6 @@ class HashTables:
     """Compressed id that stands for what is blocked."""
     image_token: int | None
     """None in a model without vision."""
-    media_start: int = MEDIA_START
 
     def __post_init__(self) -> None:
         import torch
@@ -49,6 +48,11 @@ class HashTables:
         require_shape("first_rows", self.first_rows, (layers, (ngram - 1) * self.heads))
         require_shape("token_map", self.token_map, (None,))
         require_dtype("token_map", self.token_map, torch.int32, torch.int64)
+        if len(self.token_map) > MEDIA_START:
+            raise KernelArgumentError(
+                f"token_map of {len(self.token_map)} ids, expected at most {MEDIA_START}: from "
+                f"there up they stand for media"
+            )
         named = {
             "multipliers": self.multipliers,
             "primes": self.primes,

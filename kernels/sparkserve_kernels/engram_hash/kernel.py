@@ -16,8 +16,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-PADDING_TOKEN = tl.constexpr(-1)
-
 
 @triton.jit
 def _start_and_end(ends, requests, at, TOKENS: tl.constexpr, CHUNK: tl.constexpr):
@@ -52,7 +50,6 @@ def hash_kernel(
     known_tokens: tl.int32,
     pad_id: tl.int64,
     image_token: tl.int64,
-    media_start: tl.int64,
     NGRAM: tl.constexpr,
     HEADS: tl.constexpr,
     HEADS_PADDED: tl.constexpr,
@@ -92,8 +89,8 @@ def hash_kernel(
         token = tl.where(in_batch, token, older)
         blocked = blocked | (position < distance)
         if VISION:
-            blocked = blocked | (token == image_token) | (token >= media_start)
-        # -1 is padding; any other id without a place in the map must not be looked up either.
+            blocked = blocked | (token == image_token)
+        # Padding is below the map and media are above it; no other id may be looked up either.
         blocked = blocked | (token < 0) | (token >= known_tokens)
         known = tl.load(token_map + token, mask=blocked == 0, other=0).to(tl.int64)
         compressed = tl.where(blocked, pad_id, known)

@@ -26,7 +26,7 @@ def engram_hash(
     blocked = (positions[:, None] < distance) | ~in_run[:, None]
     blocked |= (windows < 0) | (windows >= tables.token_map.shape[0])
     if tables.image_token is not None:
-        blocked |= (windows == tables.image_token) | (windows >= tables.media_start)
+        blocked |= windows == tables.image_token
     blocked = blocked.cummax(dim=1).values
     compressed = tables.token_map[torch.where(blocked, 0, windows)].long()
     compressed = torch.where(blocked, tables.pad_id, compressed)

@@ -25,7 +25,6 @@ HASH_SIGNATURE = {
     "known_tokens": "i32",
     "pad_id": "i64",
     "image_token": "i64",
-    "media_start": "i64",
 }
 ADVANCE_SIGNATURE = {
     "history": "*i32",
