@@ -1,0 +1,255 @@
+"""Launches of one chunk of rows: what runs, on which grid, over which scratch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sparkserve_kernels.moe_w4a8 import kernel, kernel_hopper
+from sparkserve_kernels.moe_w4a8.plan import PAIR_BLOCK, Geometry, pairwise, tile_slots
+from sparkserve_kernels.moe_w4a8.tiles import (
+    PLAN_BLOCK,
+    REDUCE_COLUMNS,
+    Shape,
+    Tile,
+    prologue_shape,
+)
+from sparkserve_kernels.numerics.rules import GROUP
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The weights as they lie: natural layout, K contiguous, no second copy."""
+
+    w13: torch.Tensor
+    s13: torch.Tensor
+    w2: torch.Tensor
+    s2: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a chunk's rows bring: activations (bf16, or e4m3 with scales) and their routes."""
+
+    x: torch.Tensor
+    x_scales: torch.Tensor | None
+    ids: torch.Tensor
+    weights: torch.Tensor
+
+    def part(self, begin: int, end: int) -> Rows:
+        """Rows begin..end as views."""
+        scales = None if self.x_scales is None else self.x_scales[begin:end]
+        return Rows(self.x[begin:end], scales, self.ids[begin:end], self.weights[begin:end])
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Everything a call writes besides its result; one per geometry and stream, used again."""
+
+    order: torch.Tensor
+    """(routes,) int32: routes (token * slots + slot) sorted by expert."""
+    table: torch.Tensor
+    """Flat int32, room for the tile table [3, places]: expert, first place, routes."""
+    x: torch.Tensor
+    """Flat uint8: the quantised rows."""
+    x_scales: torch.Tensor
+    inner: torch.Tensor
+    """Flat uint8: the quantised activations between the products, by place in the order."""
+    inner_scales: torch.Tensor
+    routed: torch.Tensor
+    """Flat bf16: weight times down, by route."""
+
+
+def allocate(rows: int, geometry: Geometry, device: torch.device) -> Scratch:
+    """Scratch for so many rows, whatever their tile."""
+    routes = rows * geometry.slots
+
+    def flat(count: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(count, dtype=dtype, device=device)
+
+    # bf16 planes are the larger of the two forms that quantised rows have.
+    return Scratch(
+        order=flat(routes, torch.int32),
+        table=flat(3 * (routes + geometry.experts), torch.int32),
+        x=flat(2 * rows * geometry.hidden, torch.uint8),
+        x_scales=flat(rows * geometry.hidden // GROUP, torch.uint8),
+        inner=flat(2 * routes * geometry.inter, torch.uint8),
+        inner_scales=flat(routes * geometry.inter // GROUP, torch.uint8),
+        routed=flat(routes * geometry.hidden, torch.bfloat16),
+    )
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a chunk runs."""
+
+    geometry: Geometry
+    tile: Tile
+    limit: float
+    """Of gate and up before the activation."""
+    interpreted: bool
+
+    @property
+    def planes(self) -> bool:
+        """Whether quantised rows are kept as bf16 values in two planes."""
+        return self.tile.core == "values"
+
+
+def plan_routes(
+    ids: torch.Tensor, experts: int, tile: int, order: torch.Tensor, table: torch.Tensor
+) -> None:
+    """Sort routes by expert and cut them into tiles; see ``api.route_plan``."""
+    routes = ids.numel()
+    strides = (ids.stride(0), ids.stride(1))
+    shape = {"SLOTS": ids.shape[1], "TILE": tile}
+    if pairwise(routes):
+        kernel.plan_pairs_kernel[(-(-routes // PAIR_BLOCK),)](
+            ids, order, table, routes, experts, *strides, **shape, BLOCK=PAIR_BLOCK, num_warps=4
+        )
+        return
+    kernel.plan_experts_kernel[(experts + 1,)](
+        ids,
+        order,
+        table,
+        routes,
+        experts,
+        tile_slots(routes, experts, tile),
+        *strides,
+        **shape,
+        BLOCK=PLAN_BLOCK,
+        num_warps=4,
+    )
+
+
+def run(rows: Rows, experts: Experts, out: torch.Tensor, scratch: Scratch, how: Launch) -> None:
+    """All launches of one chunk.
+
+    out: (rows, hidden), bf16, contiguous along the last axis.
+    """
+    quantised = prologue(rows, scratch, how)
+    places = tile_slots(rows.ids.numel(), how.geometry.experts, how.tile.routes)
+    fc1(quantised, experts, scratch, places, how)
+    fc2(rows, experts, scratch, places, how)
+    geometry = how.geometry
+    kernel.reduce_kernel[(rows.ids.shape[0], -(-geometry.hidden // REDUCE_COLUMNS))](
+        scratch.routed,
+        rows.ids,
+        out,
+        geometry.experts,
+        rows.ids.stride(0),
+        rows.ids.stride(1),
+        out.stride(0),
+        HIDDEN=geometry.hidden,
+        SLOTS=geometry.slots,
+        BLOCK=REDUCE_COLUMNS,
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
+
+
+def prologue(rows: Rows, scratch: Scratch, how: Launch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sort the routes and quantise the rows; gives the quantised rows and their scales."""
+    geometry, routes, given = how.geometry, rows.ids.numel(), rows.x_scales
+    planners = -(-routes // PAIR_BLOCK) if pairwise(routes) else 0
+    if not planners:
+        plan_routes(rows.ids, geometry.experts, how.tile.routes, scratch.order, scratch.table)
+    groups = rows.x.shape[0] * geometry.hidden // GROUP
+    shape = prologue_shape(groups)
+    x = rows.x if given is None else rows.x.view(torch.uint8)
+    q, scales = scratch.x, scratch.x_scales
+    quantisers = -(-groups // shape.block)
+    if given is not None and not how.planes and x.is_contiguous() and given.is_contiguous():
+        q, scales, quantisers = x, given, 0
+    if planners + quantisers:
+        kernel.prologue_kernel[(planners + quantisers,)](
+            x,
+            scales if given is None else given,
+            q.view(torch.bfloat16) if how.planes else q,
+            scales,
+            rows.ids,
+            scratch.order,
+            scratch.table,
+            rows.x.shape[0],
+            x.stride(0),
+            0 if given is None else given.stride(0),
+            routes,
+            geometry.experts,
+            rows.ids.stride(0),
+            rows.ids.stride(1),
+            planners,
+            HIDDEN=geometry.hidden,
+            SLOTS=geometry.slots,
+            TILE=how.tile.routes,
+            PLAN_BLOCK=PAIR_BLOCK,
+            BLOCK=shape.block,
+            QUANTISED=given is not None,
+            PLANES=how.planes,
+            INTERPRETED=how.interpreted,
+            num_warps=shape.warps,
+            enable_fp_fusion=False,
+        )
+    return q, scales
+
+
+def fc1(
+    quantised: tuple[torch.Tensor, torch.Tensor],
+    experts: Experts,
+    scratch: Scratch,
+    places: int,
+    how: Launch,
+) -> None:
+    """Up, gate, the activation between the products and its quantiser."""
+    shape, inter = how.tile.fc1, how.geometry.inter
+    grid = (-(-inter // shape.columns), places)
+    common = _common(how, shape) | {"K": how.geometry.hidden, "INTER": inter}
+    common["INTERPRETED"] = how.interpreted
+    q, scales = quantised
+    routes = (scratch.order, scratch.table, experts.w13, experts.s13)
+    if how.planes:
+        kernel_hopper.fc1_values_kernel[grid](
+            q.view(torch.bfloat16),
+            *routes,
+            scratch.inner.view(torch.bfloat16),
+            places,
+            how.limit,
+            **common,
+        )
+    else:
+        kernel.fc1_scaled_kernel[grid](
+            q, scales, *routes, scratch.inner, scratch.inner_scales, places, how.limit, **common
+        )
+
+
+def fc2(rows: Rows, experts: Experts, scratch: Scratch, places: int, how: Launch) -> None:
+    """Down, times the weight of each route."""
+    shape, hidden = how.tile.fc2, how.geometry.hidden
+    grid = (-(-hidden // shape.columns), places)
+    common = _common(how, shape) | {"K": how.geometry.inter, "HIDDEN": hidden}
+    routes = (scratch.order, scratch.table, experts.w2, experts.s2, rows.weights, scratch.routed)
+    strides = (places, rows.weights.stride(0), rows.weights.stride(1))
+    if how.planes:
+        kernel_hopper.fc2_values_kernel[grid](
+            scratch.inner.view(torch.bfloat16),
+            *routes,
+            *strides,
+            **common,
+            INTERPRETED=how.interpreted,
+        )
+    else:
+        kernel.fc2_scaled_kernel[grid](
+            scratch.inner, scratch.inner_scales, *routes, *strides, **common
+        )
+
+
+def _common(how: Launch, shape: Shape) -> dict[str, Any]:
+    return {
+        "SLOTS": how.geometry.slots,
+        "TILE": how.tile.routes,
+        "COLUMNS": shape.columns,
+        "DEPTH": shape.depth,
+        "num_warps": shape.warps,
+        "num_stages": shape.stages,
+        "enable_fp_fusion": False,
+    }
