@@ -16,8 +16,8 @@ class Tile:
 
 FEW = Tile(block=8, warps=1)
 """Up to ``FEW_GROUPS``: the index queries and keys of a decode step."""
-MANY = Tile(block=128, warps=4)
-FEW_GROUPS = 16384
+MANY = Tile(block=32, warps=1)
+FEW_GROUPS = 4096
 
 
 def tile_for(groups: int) -> Tile:

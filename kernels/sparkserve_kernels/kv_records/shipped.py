@@ -65,6 +65,8 @@ def _form(label: str, function: Any, own: dict[str, str], constants: dict[str, A
         constants=constants,
         warps=WARPS,
         stages=3,
-        aligned=("x_stride", "page_stride"),
+        aligned=tuple(
+            name for name in ("x_stride", "row_stride", "page_stride") if name in own | _GEOMETRY
+        ),
         options={"enable_fp_fusion": False},
     )

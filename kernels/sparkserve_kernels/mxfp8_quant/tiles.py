@@ -16,8 +16,8 @@ class Tile:
 
 FEW = Tile(block=8, warps=1)
 """Up to ``FEW_GROUPS``: a decode step, where the spread over the GPU decides."""
-MANY = Tile(block=128, warps=4)
-FEW_GROUPS = 16384
+MANY = Tile(block=32, warps=2)
+FEW_GROUPS = 4096
 
 
 def tile_for(groups: int) -> Tile:
