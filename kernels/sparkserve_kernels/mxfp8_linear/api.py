@@ -1,0 +1,202 @@
+"""Public functions of the MXFP8 linear layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sparkserve_kernels.checks import (
+    KernelArgumentError,
+    require_contiguous,
+    require_contiguous_rows,
+    require_dtype,
+    require_multiple,
+    require_same_device,
+    require_shape,
+)
+from sparkserve_kernels.mxfp8_linear.tiles import Tile, tile_for
+from sparkserve_kernels.numerics.rules import GROUP
+from sparkserve_kernels.target import supports, target_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from sparkserve_kernels.mxfp8_linear.workspace import SplitWorkspace
+
+
+def is_supported(x: torch.Tensor) -> bool:
+    """Whether the kernels run where this tensor lies."""
+    return supports(x)
+
+
+def mxfp8_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    *,
+    x_scales: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    rows_hint: int | None = None,
+    workspace: SplitWorkspace | None = None,
+) -> torch.Tensor:
+    """Multiply MXFP8 rows by the transpose of an MXFP8 weight, with fp32 sums and bf16 results.
+
+    x: (M, K) bf16, quantised by the canonical rule (``mxfp8_quant``); or float8_e4m3fn with
+        x_scales. K is a multiple of 32; rows may lie apart, columns not.
+    weight: (N, K), float8_e4m3fn.
+    weight_scales: (N, K/32), uint8 (e8m0), linear.
+    x_scales: (M, K/32), uint8 (e8m0), linear; with a quantised x only.
+    bias: (N,), bf16 or fp32.
+    rows_hint: rows by which the launch shape is chosen, where a caller shares the rows out.
+    workspace: of the caller's stream, for calls that split K; None allocates and clears one.
+
+    Returns:
+        (M, N) bf16, contiguous and new. Within 2e-3 (relative L2) of float64 on the dequantised
+        operands. Runs repeat bit for bit; a row's bits depend on that row and on the bucket that
+        rows_hint (or M) falls into, nothing else; padding K to the next multiple of 128 with
+        zeros changes none.
+
+    Raises:
+        KernelArgumentError: a wrong shape, dtype, layout or device, x_scales without a quantised
+            x or the other way round, more rows than rows_hint, too small a workspace.
+        UnsupportedDevice: no kernel for where x lies.
+
+    Notes:
+        kernels.md section 1. M or N of 0 give an empty result; K = 0 is refused. A weight scale
+        of 255 (e8m0's NaN, never emitted) gives no finite result.
+    """
+    _check(x, weight, weight_scales, x_scales=x_scales, bias=bias)
+    rows = x.shape[0]
+    hint = rows if rows_hint is None else rows_hint
+    if rows > hint:
+        raise KernelArgumentError(f"x has {rows} rows, expected at most rows_hint = {hint}")
+    import torch
+
+    columns, k = weight.shape
+    out = torch.empty((rows, columns), dtype=torch.bfloat16, device=x.device)
+    if out.numel() == 0:
+        return out
+    if x_scales is None:
+        from sparkserve_kernels.mxfp8_quant.api import mxfp8_quant
+
+        x, x_scales = mxfp8_quant(x)
+    tile = tile_for(target_of(x).family, hint, columns, k)
+    launch((x, x_scales), (weight, weight_scales), out, tile, bias=bias, workspace=workspace)
+    return out
+
+
+def _check(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    *,
+    x_scales: torch.Tensor | None,
+    bias: torch.Tensor | None,
+) -> None:
+    import torch
+
+    require_shape("weight", weight, (None, None))
+    columns, k = weight.shape
+    require_multiple("K", k, GROUP)
+    if k == 0:
+        raise KernelArgumentError(f"K = 0, expected at least {GROUP}")
+    require_shape("x", x, (None, k))
+    require_dtype("weight", weight, torch.float8_e4m3fn)
+    require_shape("weight_scales", weight_scales, (columns, k // GROUP))
+    require_dtype("weight_scales", weight_scales, torch.uint8)
+    named = {"x": x, "weight": weight, "weight_scales": weight_scales}
+    if x_scales is None:
+        require_dtype("x without x_scales", x, torch.bfloat16)
+    else:
+        require_dtype("x with x_scales", x, torch.float8_e4m3fn)
+        require_shape("x_scales", x_scales, (x.shape[0], k // GROUP))
+        require_dtype("x_scales", x_scales, torch.uint8)
+        named["x_scales"] = x_scales
+    for name, tensor in named.items():
+        require_contiguous_rows(name, tensor)
+    if bias is not None:
+        require_shape("bias", bias, (columns,))
+        require_dtype("bias", bias, torch.bfloat16, torch.float32)
+        require_contiguous("bias", bias)
+        named["bias"] = bias
+    require_same_device(**named)
+
+
+def launch(
+    x: tuple[torch.Tensor, torch.Tensor],
+    weight: tuple[torch.Tensor, torch.Tensor],
+    out: torch.Tensor,
+    tile: Tile,
+    *,
+    bias: torch.Tensor | None = None,
+    workspace: SplitWorkspace | None = None,
+) -> None:
+    """Run one kernel on quantised operands, each with its scales, without checks of these.
+
+    out: (M, N), bf16, rows may lie apart.
+
+    Raises:
+        KernelArgumentError: too small a workspace.
+    """
+    import triton
+
+    rows, columns = out.shape
+    k = weight[0].shape[1]
+    row_tiles, column_tiles = triton.cdiv(rows, tile.rows), triton.cdiv(columns, tile.columns)
+    partials, arrivals = _shared_memory_of_programs(out, tile, row_tiles * column_tiles, workspace)
+    constants: dict[str, Any] = {"WHOLE": k % tile.depth == 0, "HAS_BIAS": bias is not None}
+    if tile.kind != "scaled":
+        constants["WORDS"] = in_words(x[1]) and in_words(weight[1])
+    _kernel_of(tile)[(row_tiles * column_tiles, tile.split)](
+        *x,
+        *weight,
+        out if bias is None else bias,
+        out,
+        partials,
+        arrivals,
+        rows,
+        columns,
+        k,
+        x[0].stride(0),
+        x[1].stride(0),
+        weight[0].stride(0),
+        weight[1].stride(0),
+        out.stride(0),
+        BM=tile.rows,
+        BN=tile.columns,
+        BK=tile.depth,
+        SPLIT=tile.split,
+        STAGES=tile.stages,
+        INTERPRETED=target_of(out).interpreted,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        enable_fp_fusion=True,
+        **constants,
+    )
+
+
+def in_words(scales: torch.Tensor) -> bool:
+    """Whether every row of scales is whole 32-bit words at multiples of four bytes."""
+    return all(at % 4 == 0 for at in (scales.shape[1], scales.stride(0), scales.data_ptr()))
+
+
+def _kernel_of(tile: Tile) -> Any:
+    from sparkserve_kernels.mxfp8_linear import kernel, kernel_hopper
+
+    return {
+        "scaled": kernel.mxfp8_linear_kernel,
+        "few": kernel_hopper.few_rows_kernel,
+        "many": kernel_hopper.many_rows_kernel,
+    }[tile.kind]
+
+
+def _shared_memory_of_programs(
+    out: torch.Tensor, tile: Tile, tiles: int, workspace: SplitWorkspace | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    from sparkserve_kernels.mxfp8_linear.workspace import SplitWorkspace
+
+    if tile.split == 1:
+        return out, out
+    cells = tiles * tile.split * tile.rows * tile.columns
+    chosen = workspace or SplitWorkspace.on(out.device, cells=cells, tiles=tiles)
+    chosen.require(cells=cells, tiles=tiles, device=out.device)
+    return chosen.partials, chosen.arrivals

@@ -1,0 +1,228 @@
+"""MXFP8 rows times MXFP8 weights on a GPU without block-scaled matrix instructions (sm_90).
+
+Few rows: the weights are the first operand and the rows the second, whose least width is 8, so
+that six rows fill an instruction. Groups are the batch axis of the product: e4m3 becomes fp16
+(exact), a group's sum of 32 products is scaled in fp32 by two exact multiplications by powers of
+two, and only then added. Fused into fma or not, that gives the same bits.
+
+Many rows: both operands become bf16 with their scales multiplied in, which is exact for every
+value that is normal in bf16.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from sparkserve_kernels.mxfp8_linear.kernel import finish
+from sparkserve_kernels.numerics.kernel import dot, e4m3_value
+
+
+@triton.jit
+def few_rows_kernel(
+    q_ptr,
+    q_scales_ptr,
+    w_ptr,
+    w_scales_ptr,
+    bias_ptr,
+    out_ptr,
+    partials_ptr,
+    arrivals_ptr,
+    rows,
+    columns,
+    K,
+    q_stride,
+    q_scales_stride,
+    w_stride,
+    w_scales_stride,
+    out_stride,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    SPLIT: tl.constexpr,
+    STAGES: tl.constexpr,
+    WHOLE: tl.constexpr,
+    WORDS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """One tile of BM rows and BN columns over one of SPLIT runs of K; see the Spark's kernel.
+
+    WORDS: rows of scales begin at multiples of four bytes, so that four are read as one.
+    """
+    GROUPS: tl.constexpr = BK // 32
+    row_tiles = tl.cdiv(rows, BM)
+    tile = tl.program_id(0)
+    row = (tile % row_tiles) * BM + tl.arange(0, BM)
+    column = (tile // row_tiles) * BN + tl.arange(0, BN)
+    near_row = tl.minimum(row, rows - 1).to(tl.int64)
+    near_column = tl.minimum(column, columns - 1).to(tl.int64)
+    inside = tl.arange(0, BK)
+    q_from = q_ptr + near_row[:, None] * q_stride
+    w_from = w_ptr + near_column[:, None] * w_stride
+    q_scales_from = q_scales_ptr + near_row * q_scales_stride
+    w_scales_from = w_scales_ptr + near_column * w_scales_stride
+    steps = tl.cdiv(K, BK)
+    first = tl.program_id(1) * steps // SPLIT
+    last = (tl.program_id(1) + 1) * steps // SPLIT
+    acc = tl.zeros((GROUPS, BN, BM), dtype=tl.float32)
+    for step in tl.range(first, last, num_stages=STAGES):
+        at = step * BK + inside
+        if WHOLE:
+            q = tl.load(q_from + at[None, :])
+            w = tl.load(w_from + at[None, :])
+        else:
+            real = (at < K)[None, :]
+            q = tl.load(q_from + at[None, :], mask=real, other=0.0)
+            w = tl.load(w_from + at[None, :], mask=real, other=0.0)
+        q_scale = group_scales(q_scales_from, step, K, BM, GROUPS, WHOLE, WORDS)
+        w_scale = group_scales(w_scales_from, step, K, BN, GROUPS, WHOLE, WORDS)
+        left = tl.permute(tl.reshape(half(w, INTERPRETED), (BN, GROUPS, 32)), (1, 0, 2))
+        right = tl.permute(tl.reshape(half(q, INTERPRETED), (BM, GROUPS, 32)), (1, 2, 0))
+        part = tl.dot(left, right)
+        acc += (part * q_scale[:, None, :]) * w_scale[:, :, None]
+    finish(
+        tl.sum(acc, axis=0),
+        row[None, :],
+        column[:, None],
+        tl.arange(0, BN)[:, None] * BM + tl.arange(0, BM)[None, :],
+        bias_ptr,
+        out_ptr,
+        partials_ptr,
+        arrivals_ptr,
+        rows,
+        columns,
+        out_stride,
+        SPLIT,
+        BM * BN,
+        HAS_BIAS,
+        INTERPRETED,
+    )
+
+
+@triton.jit
+def many_rows_kernel(
+    q_ptr,
+    q_scales_ptr,
+    w_ptr,
+    w_scales_ptr,
+    bias_ptr,
+    out_ptr,
+    partials_ptr,
+    arrivals_ptr,
+    rows,
+    columns,
+    K,
+    q_stride,
+    q_scales_stride,
+    w_stride,
+    w_scales_stride,
+    out_stride,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    SPLIT: tl.constexpr,
+    STAGES: tl.constexpr,
+    WHOLE: tl.constexpr,
+    WORDS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """One tile of BM rows and BN columns, operands widened to bf16; see few_rows_kernel."""
+    GROUPS: tl.constexpr = BK // 32
+    row_tiles = tl.cdiv(rows, BM)
+    tile = tl.program_id(0)
+    row = (tile % row_tiles) * BM + tl.arange(0, BM)
+    column = (tile // row_tiles) * BN + tl.arange(0, BN)
+    near_row = tl.minimum(row, rows - 1).to(tl.int64)
+    near_column = tl.minimum(column, columns - 1).to(tl.int64)
+    inside = tl.arange(0, BK)
+    q_from = q_ptr + near_row[:, None] * q_stride
+    w_from = w_ptr + near_column[:, None] * w_stride
+    q_scales_from = q_scales_ptr + near_row * q_scales_stride
+    w_scales_from = w_scales_ptr + near_column * w_scales_stride
+    steps = tl.cdiv(K, BK)
+    first = tl.program_id(1) * steps // SPLIT
+    last = (tl.program_id(1) + 1) * steps // SPLIT
+    acc = tl.zeros((BM, BN), dtype=tl.float32)
+    for step in tl.range(first, last, num_stages=STAGES):
+        at = step * BK + inside
+        if WHOLE:
+            q = tl.load(q_from + at[None, :])
+            w = tl.load(w_from + at[None, :])
+        else:
+            real = (at < K)[None, :]
+            q = tl.load(q_from + at[None, :], mask=real, other=0.0)
+            w = tl.load(w_from + at[None, :], mask=real, other=0.0)
+        q_scale = group_scales(q_scales_from, step, K, BM, GROUPS, WHOLE, WORDS)
+        w_scale = group_scales(w_scales_from, step, K, BN, GROUPS, WHOLE, WORDS)
+        left = widened(q, q_scale, BM, GROUPS, INTERPRETED)
+        right = widened(w, w_scale, BN, GROUPS, INTERPRETED)
+        acc = dot(left, tl.trans(right), acc, INTERPRETED)
+    finish(
+        acc,
+        row[:, None],
+        column[None, :],
+        tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :],
+        bias_ptr,
+        out_ptr,
+        partials_ptr,
+        arrivals_ptr,
+        rows,
+        columns,
+        out_stride,
+        SPLIT,
+        BM * BN,
+        HAS_BIAS,
+        INTERPRETED,
+    )
+
+
+@triton.jit
+def half(values, INTERPRETED: tl.constexpr):
+    """e4m3 as fp16, exactly."""
+    if INTERPRETED:
+        return e4m3_value(values.to(tl.uint8, bitcast=True)).to(tl.float16)
+    return values.to(tl.float16)
+
+
+@triton.jit
+def widened(values, scale, ROWS: tl.constexpr, GROUPS: tl.constexpr, INTERPRETED: tl.constexpr):
+    """e4m3 [ROWS, 32*GROUPS] times scale [GROUPS, ROWS] as bf16."""
+    groups = tl.reshape(half(values, INTERPRETED), (ROWS, GROUPS, 32)).to(tl.float32)
+    scaled = groups * tl.trans(scale)[:, :, None]
+    return tl.reshape(scaled, (ROWS, GROUPS * 32)).to(tl.bfloat16)
+
+
+@triton.jit
+def group_scales(
+    scales_from,
+    step,
+    K,
+    ROWS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    WHOLE: tl.constexpr,
+    WORDS: tl.constexpr,
+):
+    """fp32 scales [GROUPS, ROWS] of one step; scales_from: pointers to the rows' first bytes.
+
+    Byte 255, which no quantiser emits, gives an infinity. Groups past K give 2^-127.
+    """
+    if WORDS:
+        word = step * (GROUPS // 4) + tl.arange(0, GROUPS // 4)
+        words_from = scales_from.to(tl.pointer_type(tl.uint32), bitcast=True)
+        if WHOLE:
+            words = tl.load(words_from[:, None] + word[None, :])
+        else:
+            real = (word < K // 128)[None, :]
+            words = tl.load(words_from[:, None] + word[None, :], mask=real, other=0)
+        shift = (tl.arange(0, 4) * 8).to(tl.uint32)
+        bytes_ = (words[:, :, None] >> shift[None, None, :]) & 0xFF
+        scales = tl.permute(tl.reshape(bytes_, (ROWS, GROUPS)), (1, 0))
+    else:
+        group = step * GROUPS + tl.arange(0, GROUPS)
+        at = scales_from[None, :] + group[:, None]
+        real = None if WHOLE else (group < K // 32)[:, None]
+        scales = tl.load(at, mask=real, other=None if WHOLE else 0).to(tl.uint32)
+    bits = tl.maximum(scales << 23, 0x00400000)
+    return bits.to(tl.uint32).to(tl.float32, bitcast=True)

@@ -1,0 +1,51 @@
+"""Memory in which programs that share a tile leave their sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from sparkserve_kernels.checks import KernelArgumentError
+from sparkserve_kernels.mxfp8_linear.tiles import MAX_CELLS, MAX_TILES
+
+
+@dataclass(frozen=True)
+class SplitWorkspace:
+    """Partial sums, and how many programs of each tile have arrived.
+
+    Whoever calls ``mxfp8_linear`` again and again keeps one per stream: calls that may run at the
+    same time must not share it. Every call leaves all arrivals at 0, so it can be captured in a
+    CUDA graph and needs no clearing.
+    """
+
+    partials: torch.Tensor
+    """(cells,), fp32; never cleared."""
+    arrivals: torch.Tensor
+    """(tiles,), int32, all 0 between calls."""
+
+    @classmethod
+    def on(
+        cls, device: torch.device, *, cells: int = MAX_CELLS, tiles: int = MAX_TILES
+    ) -> SplitWorkspace:
+        """A workspace for any call (16 MiB), or of just so many partial sums and tiles."""
+        return cls(
+            partials=torch.empty(cells, dtype=torch.float32, device=device),
+            arrivals=torch.zeros(tiles, dtype=torch.int32, device=device),
+        )
+
+    def require(self, *, cells: int, tiles: int, device: torch.device) -> None:
+        """Refuse a call that does not fit.
+
+        Raises:
+            KernelArgumentError: too small, or on another device.
+        """
+        if self.partials.numel() < cells or self.arrivals.numel() < tiles:
+            raise KernelArgumentError(
+                f"workspace of {self.partials.numel()} partial sums and {self.arrivals.numel()} "
+                f"tiles, expected at least {cells} and {tiles}"
+            )
+        if self.partials.device != device:
+            raise KernelArgumentError(
+                f"workspace on {self.partials.device}, expected {device} as x"
+            )

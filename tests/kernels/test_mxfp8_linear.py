@@ -1,0 +1,307 @@
+import pytest
+import torch
+from sparkserve_kernels.checks import KernelArgumentError
+from sparkserve_kernels.mxfp8_linear import api, benchmark, reference, shapes, tiles
+from sparkserve_kernels.mxfp8_linear.tiles import Tile
+from sparkserve_kernels.mxfp8_linear.workspace import SplitWorkspace
+from sparkserve_kernels.mxfp8_quant.api import mxfp8_quant
+from sparkserve_kernels.numerics.rules import mxfp8_dequantise
+from sparkserve_kernels.target import SPARK
+
+from tests.kernels.numeric import relative_l2, same_bits, untouched_zeros
+
+needs_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a CUDA GPU: graphs and real shapes"
+)
+KINDS = {
+    "scaled": Tile("scaled", rows=16, columns=32, depth=128, warps=4, stages=3),
+    "scaled split": Tile("scaled", rows=16, columns=32, depth=128, warps=4, stages=3, split=2),
+    "few": Tile("few", rows=8, columns=32, depth=256, warps=4, stages=3),
+    "few split": Tile("few", rows=8, columns=32, depth=128, warps=2, stages=3, split=3),
+    "few whole": Tile("few", rows=8, columns=16, depth=1024, warps=4, stages=2),
+    "many": Tile("many", rows=64, columns=64, depth=128, warps=4, stages=3),
+}
+
+
+def layer(rows, columns, k, generator, *, spread=20):
+    """Quantised rows and weight, scales far apart."""
+    device = generator.device
+
+    def codes(*shape):
+        return torch.randn(shape, generator=generator, device=device).to(torch.float8_e4m3fn)
+
+    def scales(*shape):
+        low, high = 127 - spread, 127 + spread
+        draw = torch.randint(low, high, shape, generator=generator, device=device)
+        return draw.to(torch.uint8)
+
+    x = codes(rows, k), scales(rows, k // 32)
+    return x, (codes(columns, k), scales(columns, k // 32))
+
+
+def worst_error(have, x, weight):
+    """Largest distance from float64, as a part of what one rounding to bf16 and fp32 sums allow."""
+    left, right = mxfp8_dequantise(*x).double(), mxfp8_dequantise(*weight).double()
+    want, size = left @ right.T, left.abs() @ right.abs().T
+    return float(((have.double() - want).abs() / (want.abs() * 2.0**-8 + size * 2.0**-18)).max())
+
+
+def run(x, weight, tile, **more):
+    out = torch.empty((x[0].shape[0], weight[0].shape[0]), dtype=torch.bfloat16, device=x[0].device)
+    api.launch(x, weight, out, tile, **more)
+    return out
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rows", "columns", "k"), [(6, 48, 576), (1, 17, 288), (19, 33, 384)])
+def test_agrees_with_float64_on_the_dequantised_operands(kind, rows, columns, k, generator):
+    x, weight = layer(rows, columns, k, generator)
+    assert worst_error(run(x, weight, KINDS[kind]), x, weight) <= 1.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_small_integers_give_the_very_sums(kind, device):
+    # Scaled columns count 1, 2, 4, ... so that a group with another's scale would show.
+    k, rows, columns = 384, 3, 5
+    x = torch.zeros((rows, k), device=device)
+    weight = torch.zeros((columns, k), device=device)
+    x_scales = torch.full((rows, k // 32), 127, dtype=torch.uint8, device=device)
+    scales = torch.full((columns, k // 32), 127, dtype=torch.uint8, device=device)
+    for row in range(rows):
+        x[row, ::32] = row + 1.0
+        x_scales[row, 1::2] = 128
+    for column in range(columns):
+        weight[column, ::32] = column - 2.0
+        scales[column, column] = 130
+    out = run(
+        (x.to(torch.float8_e4m3fn), x_scales),
+        (weight.to(torch.float8_e4m3fn), scales),
+        KINDS[kind],
+    )
+    for row in range(rows):
+        for column in range(columns):
+            count = 6 * 1 + 6 * 2 + 7 * (2 if column % 2 else 1)
+            assert float(out[row, column]) == (row + 1) * (column - 2) * count
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("lowest", "count", "x_scale"), [(0, 128, 190), (120, 126, 64)])
+def test_every_code_is_decoded_under_every_scale(kind, lowest, count, x_scale, device):
+    codes = torch.arange(256, dtype=torch.uint8, device=device)
+    codes[[0x7F, 0xFF]] = 0
+    weight = torch.zeros((256, 128), dtype=torch.uint8, device=device)
+    weight[torch.arange(256), torch.arange(256) % 128] = codes
+    scales = (torch.arange(4 * 256, device=device).reshape(256, 4) % count + lowest).byte()
+    x = torch.ones((1, 128), device=device).to(torch.float8_e4m3fn)
+    x_scales = torch.full((1, 4), x_scale, dtype=torch.uint8, device=device)
+    have = run((x, x_scales), (weight.view(torch.float8_e4m3fn), scales), KINDS[kind])
+    values = mxfp8_dequantise(weight.view(torch.float8_e4m3fn), scales).double().sum(1)
+    # Widened to bf16 a weight below 2^-126 keeps fewer bits; all others are exact.
+    normal = values.abs() >= 2.0**-126
+    want = values * 2.0 ** (x_scale - 127)
+    assert bool((have[0].double() == want)[normal].all())
+    assert int(normal.sum()) > 200
+
+
+def test_public_call_quantises_by_the_canonical_rule(generator, device):
+    x = torch.randn((5, 320), generator=generator, device=device).to(torch.bfloat16)
+    _, weight = layer(1, 48, 320, generator)
+    q, scales = mxfp8_quant(x)
+    given = api.mxfp8_linear(q, *weight, x_scales=scales)
+    assert same_bits(api.mxfp8_linear(x, *weight), given)
+    assert relative_l2(given, reference.exact(x, *weight)) <= benchmark.MAX_RELATIVE_L2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("kind", ["scaled", "few split", "many"])
+def test_bias_is_added_before_the_only_rounding(kind, dtype, generator):
+    x, weight = layer(4, 40, 256, generator, spread=2)
+    bias = torch.randn(40, generator=generator, device=generator.device).to(dtype) * 100
+    want = reference.exact(x[0], *weight, x_scales=x[1], bias=bias)
+    assert relative_l2(run(x, weight, KINDS[kind], bias=bias), want) <= 2e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_depends_on_itself_alone(kind, generator, device):
+    x, weight = layer(11, 33, 416, generator)
+    tile = KINDS[kind]
+    whole = run(x, weight, tile)
+    for row in (0, 5, 10):
+        alone = tuple(part[row : row + 1] for part in x)
+        assert same_bits(run(alone, weight, tile), whole[row : row + 1])
+    order = torch.randperm(11, generator=generator, device=device)
+    assert same_bits(run(tuple(part[order] for part in x), weight, tile), whole[order])
+
+
+def test_rows_hint_gives_a_row_the_bits_of_its_batch(generator):
+    x, weight = layer(20, 40, 288, generator)
+    whole = api.mxfp8_linear(x[0], *weight, x_scales=x[1])
+    for row in (0, 19):
+        part = slice(row, row + 1)
+        alone = api.mxfp8_linear(x[0][part], *weight, x_scales=x[1][part], rows_hint=20)
+        assert same_bits(alone, whole[part])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_runs_repeat_and_leave_the_workspace_ready(kind, generator, device):
+    x, weight = layer(9, 48, 512, generator)
+    workspace = SplitWorkspace.on(device, cells=1 << 14, tiles=64)
+    first = run(x, weight, KINDS[kind], workspace=workspace)
+    assert int(workspace.arrivals.abs().sum()) == 0
+    assert same_bits(run(x, weight, KINDS[kind], workspace=workspace), first)
+    assert same_bits(run(x, weight, KINDS[kind]), first)
+
+
+def test_strided_rows_and_unaligned_scales_give_the_same_bits(generator, device):
+    x, weight = layer(5, 24, 512, generator)
+
+    def apart(tensor, before, after):
+        wide = torch.full(
+            (tensor.shape[0], before + tensor.shape[1] + after), 0x7F, dtype=torch.uint8
+        ).to(device)
+        view = wide[:, before : before + tensor.shape[1]]
+        view.copy_(tensor.view(torch.uint8))
+        return view.view(tensor.dtype)
+
+    for kind in ("scaled split", "few split", "many"):
+        want = run(x, weight, KINDS[kind])
+        loose_x = apart(x[0], 16, 16), apart(x[1], 3, 2)
+        loose_weight = apart(weight[0], 32, 7), apart(weight[1], 1, 0)
+        assert same_bits(run(loose_x, loose_weight, KINDS[kind]), want)
+
+
+def test_a_sum_that_underflows_is_plus_zero_with_and_without_padding(device):
+    one = torch.ones((1, 32), device=device)
+    low = torch.zeros((1, 1), dtype=torch.uint8, device=device)
+    for kind in ("few", "many"):
+        out = run(
+            (one.to(torch.float8_e4m3fn), low), ((-one).to(torch.float8_e4m3fn), low), KINDS[kind]
+        )
+        assert same_bits(out, torch.zeros((1, 1), dtype=torch.bfloat16, device=device))
+
+
+@pytest.mark.parametrize("kind", ["scaled", "few", "many"])
+def test_nan_stays_in_its_row(kind, generator):
+    x, weight = layer(3, 20, 128, generator)
+    want = run(x, weight, KINDS[kind])
+    x[0].view(torch.uint8)[1, 40] = 0x7F
+    have = run(x, weight, KINDS[kind])
+    assert bool(have[1].isnan().all())
+    assert same_bits(have[[0, 2]], want[[0, 2]])
+
+
+def test_empty_inputs_give_empty_results(generator):
+    x, weight = layer(2, 8, 64, generator)
+    none = api.mxfp8_linear(x[0][:0], *weight, x_scales=x[1][:0])
+    assert none.shape == (0, 8)
+    assert none.dtype == torch.bfloat16
+    no_columns = api.mxfp8_linear(x[0], weight[0][:0], weight[1][:0], x_scales=x[1])
+    assert no_columns.shape == (2, 0)
+
+
+def test_refusals_name_both_values(generator, device):
+    x, weight = layer(4, 8, 64, generator)
+    rows = torch.zeros((4, 64), dtype=torch.bfloat16, device=device)
+    refused = [
+        ((rows[:, :32], *weight), {}, r"x: shape \[4, 32\], expected \[any, 64\]"),
+        ((rows.float(), *weight), {}, "dtype float32, expected bfloat16"),
+        ((x[0], *weight), {}, "x without x_scales: dtype float8_e4m3fn, expected bfloat16"),
+        ((rows, *weight), {"x_scales": x[1]}, "dtype bfloat16, expected float8_e4m3fn"),
+        ((x[0], *weight), {"x_scales": x[1][:, :1]}, r"x_scales: shape \[4, 1\]"),
+        ((rows, weight[0], weight[1][:7]), {}, r"weight_scales: shape \[7, 2\], expected \[8, 2\]"),
+        ((rows, *weight), {"rows_hint": 3}, "4 rows, expected at most rows_hint = 3"),
+        ((rows, *weight), {"bias": torch.zeros(9)}, r"bias: shape \[9\], expected \[8\]"),
+        ((rows[:, :0], weight[0][:, :0], weight[1][:, :0]), {}, "K = 0, expected at least 32"),
+        ((rows[:, :33], weight[0][:, :33], weight[1]), {}, "K = 33, expected a multiple of 32"),
+    ]
+    for arguments, named, message in refused:
+        with pytest.raises(KernelArgumentError, match=message):
+            api.mxfp8_linear(*arguments, **named)
+    small = SplitWorkspace.on(device, cells=10, tiles=1)
+    with pytest.raises(KernelArgumentError, match="10 partial sums and 1 tiles, expected"):
+        run(x, weight, KINDS["few split"], workspace=small)
+
+
+def test_launch_shapes_fit_the_workspace_and_do_not_see_padding_to_128():
+    for family in ("spark", "hopper"):
+        for rows in (1, 6, 8, 9, 16, 17, 64, 96, 128, 129, 4096):
+            for columns, k in shapes.LAYERS.values():
+                tile = tiles.tile_for(family, rows, columns, k)
+                assert tile == tiles.tile_for(family, rows, columns, -(-k // 128) * 128)
+                assert tile.depth % 128 == 0
+                bucket = tiles.bucket_of(family, rows) or rows
+                count = -(-bucket // tile.rows) * -(-columns // tile.columns)
+                if tile.split > 1:
+                    cells = count * tile.split * tile.rows * tile.columns
+                    assert cells <= tiles.MAX_CELLS
+                    assert count <= tiles.MAX_TILES
+
+
+def test_spark_starts_with_the_tiles_of_the_specification():
+    sizes = [
+        (tile.rows, tile.columns, tile.depth, tile.warps)
+        for tile in (tiles.tile_for(SPARK.family, rows, 8192, 1280) for rows in (6, 64, 4096))
+    ]
+    assert sizes == [(16, 64, 128, 4), (64, 64, 128, 4), (128, 128, 128, 8)]
+
+
+def test_offsets_past_two_to_the_31(device):
+    # Rows of the weight 2^30 bytes apart: the third begins at 2^31.
+    far = untouched_zeros((2 << 30) + 256, device).as_strided((3, 128), (1 << 30, 1))
+    one = torch.tensor(1.0).to(torch.float8_e4m3fn).view(torch.uint8).item()
+    far[2] = one
+    scales = torch.full((3, 4), 127, dtype=torch.uint8, device=device)
+    x = torch.ones((1, 128), device=device).to(torch.float8_e4m3fn)
+    for kind in ("scaled", "few", "many"):
+        out = run((x, scales[:1]), (far.view(torch.float8_e4m3fn), scales), KINDS[kind])
+        assert out.tolist() == [[0.0, 0.0, 128.0]]
+
+
+@needs_gpu
+@pytest.mark.parametrize("rows", [1, 6, 16, 30, 96, 300])
+@pytest.mark.parametrize("name", shapes.LAYERS)
+def test_real_layers_agree_with_float64(name, rows, generator):
+    weight = benchmark.draw_weight(shapes.LAYERS[name], generator)
+    x = benchmark.draw_rows(rows, shapes.LAYERS[name][1], generator)
+    have = api.mxfp8_linear(x, *weight)
+    part = slice(0, 4096)
+    want = reference.exact(x, weight[0][part], weight[1][part])
+    assert relative_l2(have[:, part], want) <= benchmark.MAX_RELATIVE_L2
+    alone = api.mxfp8_linear(x[rows - 1 :], *weight, rows_hint=rows)
+    assert same_bits(alone, have[rows - 1 :])
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", ["wqkv_a", "wq_b", "shared down"])
+def test_graph_replays_with_new_inputs_and_weights(name, generator, device):
+    weight = benchmark.draw_weight(shapes.LAYERS[name], generator)
+    x = benchmark.draw_rows(6, shapes.LAYERS[name][1], generator)
+    workspace = SplitWorkspace.on(device)
+    api.mxfp8_linear(x, *weight, workspace=workspace)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        owned = api.mxfp8_linear(x, *weight, workspace=workspace)
+        alone = api.mxfp8_linear(x, *weight)
+    for _ in range(5):
+        x.copy_(benchmark.draw_rows(6, x.shape[1], generator))
+        graph.replay()
+        want = api.mxfp8_linear(x, *weight)
+        assert same_bits(owned, want)
+        assert same_bits(alone, want)
+
+
+@needs_gpu
+def test_streams_with_a_workspace_each_do_not_disturb_each_other(generator, device):
+    weight = benchmark.draw_weight((1152, 5120), generator)
+    x = benchmark.draw_rows(6, 5120, generator)
+    want = api.mxfp8_linear(x, *weight)
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    spaces = [SplitWorkspace.on(device) for _ in streams]
+    torch.cuda.synchronize()
+    results = []
+    for _ in range(50):
+        for stream, space in zip(streams, spaces, strict=True):
+            with torch.cuda.stream(stream):
+                results.append(api.mxfp8_linear(x, *weight, workspace=space))
+    torch.cuda.synchronize()
+    assert all(same_bits(result, want) for result in results)
