@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from sparkserve_kernels.checks import KernelArgumentError
@@ -73,14 +74,13 @@ class TestFormula:
 
     def test_it_never_falls_where_the_score_rises(self):
         """Else an order by scores alone, as without a bias, would not be that of the router."""
-        s = torch.linspace(-30, 30, 400_001).sort().values
+        s = torch.linspace(-30, 30, 100_001)
         steps = sqrt_softplus(s).diff()
         assert steps.min() >= -(2.0**-22) * sqrt_softplus(s).max()
 
     @pytest.mark.parametrize("tile", TILES_OF_ALL, ids=str)
     def test_the_kernel_computes_it_bit_for_bit(self, tile, generator, device):
-        """With one expert chosen of one, its weight hides a; with a bias, the rank shows it."""
-        scores, bias = draw(9, 384, generator, spread=8.0)
+        scores, bias = draw(5, 384, generator, spread=8.0)
         assert same_routes(launched(scores, bias, tile), reference.router_topk(scores, bias))
 
 
@@ -90,7 +90,7 @@ class TestRoutes:
         [
             (1, 384, Router()),
             (6, 384, Router()),
-            (13, 384, Router()),
+            (7, 384, Router()),
             (5, 128, DRAFT),
             (3, 6, Router()),
             (2, 131, Router(chosen=8)),
@@ -224,20 +224,20 @@ class TestRows:
     @pytest.mark.parametrize("tile", TILES_OF_ALL, ids=str)
     def test_dead_rows_take_their_anchors_routes(self, tile, generator, device):
         """Bit-equal to routing all rows and replacing those of dead rows afterwards."""
-        scores, bias = draw(24, 384, generator)
+        scores, bias = draw(12, 384, generator)
         bias_vl = torch.randn(384, generator=generator, device=device)
         tokens = torch.where(
-            torch.rand(24, generator=generator, device=device) < 0.5, 129264, 7
+            torch.rand(12, generator=generator, device=device) < 0.5, 129264, 7
         ).long()
         live = torch.full((64,), 6, dtype=torch.int64, device=device)
-        live[:4] = torch.tensor([2, 6, 1, 4], device=device)
+        live[:2] = torch.tensor([2, 4], device=device)
         plain = router_topk(scores, bias, bias_vl, rows=RowFacts(tokens=tokens))
         facts = RowFacts(tokens=tokens, live_lengths=live)
         got = launched(scores, bias, tile, bias_vl=bias_vl, rows=facts)
         assert same_routes(got, reference.remap_dead_rows(plain, live))
         assert same_routes(got, reference.router_topk(scores, bias, bias_vl, rows=facts))
         assert not same_routes(got, plain)
-        for row, (request, position) in enumerate((r, p) for r in range(4) for p in range(6)):
+        for row, (request, position) in enumerate((r, p) for r in range(2) for p in range(6)):
             source = request * 6 if position >= live[request] else row
             assert torch.equal(got.ids[row], plain.ids[source])
 
@@ -271,9 +271,9 @@ class TestRows:
 
     def test_rows_stand_alone(self, generator, device):
         """Permuted rows permute routes; a row alone, in any tile and run again, keeps its bits."""
-        scores, bias = draw(11, 384, generator)
+        scores, bias = draw(7, 384, generator)
         got = router_topk(scores, bias)
-        order = torch.randperm(11, generator=generator, device=device)
+        order = torch.randperm(7, generator=generator, device=device)
         moved = router_topk(scores[order], bias)
         assert same_routes(moved, Routes(got.ids[order], got.weights[order]))
         for tile in TILES_OF_ALL:
@@ -282,16 +282,16 @@ class TestRows:
         assert same_routes(alone, Routes(got.ids[4:5], got.weights[4:5]))
 
     def test_rows_past_two_to_the_31_elements_are_found(self, device):
-        """The last row of two lies 2^31 elements behind the first."""
-        stride = 2**31 // 8 + 16
-        store = torch.zeros(8 * stride + 128, dtype=torch.float32, device="meta")
+        """The last row lies 2^31 elements behind the first; only pages of rows are touched."""
+        stride = 2**28 + 16
         if device.type == "cuda":
-            store = torch.zeros(store.numel(), device=device)
-            scores = store.as_strided((9, 128), (stride, 1))
-            scores[8, [70, 5, 9]] = torch.tensor([3.0, 2.0, 1.0], device=device)
-            bias = torch.zeros(128, device=device)
-            assert router_topk(scores, bias, router=DRAFT).ids[8].tolist() == [70, 5, 9]
-        assert 8 * stride > 2**31
+            store = torch.zeros(8 * stride + 128, device=device)
+        else:
+            store = torch.from_numpy(np.zeros(8 * stride + 128, dtype=np.float32))
+        scores = store.as_strided((9, 128), (stride, 1))
+        scores[8, [70, 5, 9]] = torch.tensor([3.0, 2.0, 1.0], device=device)
+        got = router_topk(scores, torch.zeros(128, device=device), router=DRAFT)
+        assert got.ids[[0, 8]].tolist() == [[0, 1, 2], [70, 5, 9]]
 
 
 class TestGpu:

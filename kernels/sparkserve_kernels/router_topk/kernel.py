@@ -4,7 +4,8 @@ a = sqrt(log(1 + exp(s))) by the formula of ``numerics.elementary``; rank by a +
 the order of floats (spec: kernels.md section 6.1). Reads 4 bytes per expert and row and writes 8
 per route. One warp holds a row, so that a round is two reductions inside a warp and no barrier: the
 greatest rank, then the least id that has it. Weights come from scores read again by id: that costs
-a hit in the cache, where a sum over the row would cost five shuffles in every round.
+a hit in the cache, where a sum over the row would cost five shuffles in every round. Beside its
+bytes a row costs some 900 instructions, half of them the formula: they bound large batches.
 """
 
 from __future__ import annotations
@@ -68,13 +69,87 @@ def sqrt_softplus(s, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
-def rank_of(b):
-    """int32 in the order of fp32 b, NaN above all; b is never -0, for a is at least +0."""
+def rank_of(b, INTERPRETED: tl.constexpr):
+    """int32 in the order of fp32 b, NaN above all; b is a sum, and never -0 as a is at least +0."""
     bits = b.to(tl.int32, bitcast=True)
-    return tl.where(b != b, FIRST, bits ^ ((bits >> 31) & 0x7FFFFFFF))
+    rank = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    if INTERPRETED:
+        # A GPU's sum that is NaN has the bits of FIRST (PTX ISA, add); numpy's may have any.
+        rank = tl.where(b != b, FIRST, rank)
+    return rank
 
 
 @triton.jit
+def in_order(rank, expert, later_rank, later_expert):
+    """Two ranks in descending order with their experts; equal ones stay as they are."""
+    swap = later_rank > rank
+    return (
+        tl.where(swap, later_rank, rank),
+        tl.where(swap, later_expert, expert),
+        tl.where(swap, rank, later_rank),
+        tl.where(swap, expert, later_expert),
+    )
+
+
+@triton.jit
+def ranks_of(scores, bias, expert, EXPERTS: tl.constexpr, INTERPRETED: tl.constexpr):
+    """Ranks of some experts of one row; GONE past the last expert."""
+    real = expert < EXPERTS
+    s = tl.load(scores + expert, mask=real, other=0.0)
+    b = tl.load(bias + expert, mask=real, other=0.0)
+    return tl.where(real, rank_of(sqrt_softplus(s, INTERPRETED) + b, INTERPRETED), GONE)
+
+
+@triton.jit
+def best_experts(
+    scores,
+    bias,
+    slot,
+    EXPERTS: tl.constexpr,
+    CHOSEN: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """Experts of one row, best first, in the first CHOSEN of 8 slots.
+
+    Each of 128 lanes holds every 128th expert, sorted once; a round then looks at the lanes' heads
+    alone and moves up the list whose head won.
+    """
+    e0 = tl.arange(0, 128)
+    e1 = e0 + 128
+    e2 = e0 + 256
+    e3 = e0 + 384
+    r0 = ranks_of(scores, bias, e0, EXPERTS, INTERPRETED)
+    r1 = tl.full((128,), GONE, tl.int32)
+    r2 = r1
+    r3 = r1
+    if EXPERTS > 128:
+        r1 = ranks_of(scores, bias, e1, EXPERTS, INTERPRETED)
+        r0, e0, r1, e1 = in_order(r0, e0, r1, e1)
+    if EXPERTS > 256:
+        r2 = ranks_of(scores, bias, e2, EXPERTS, INTERPRETED)
+        r1, e1, r2, e2 = in_order(r1, e1, r2, e2)
+        r0, e0, r1, e1 = in_order(r0, e0, r1, e1)
+    if EXPERTS > 384:
+        r3 = ranks_of(scores, bias, e3, EXPERTS, INTERPRETED)
+        r2, e2, r3, e3 = in_order(r2, e2, r3, e3)
+        r1, e1, r2, e2 = in_order(r1, e1, r2, e2)
+        r0, e0, r1, e1 = in_order(r0, e0, r1, e1)
+    chosen = tl.zeros((8,), dtype=tl.int32)
+    for turn in tl.static_range(CHOSEN):
+        winner = tl.min(tl.where(r0 == tl.max(r0, axis=0), e0, 512), axis=0)
+        chosen = tl.where(slot == turn, winner, chosen)
+        won = e0 == winner
+        r0 = tl.where(won, r1, r0)
+        e0 = tl.where(won, e1, e0)
+        r1 = tl.where(won, r2, r1)
+        e1 = tl.where(won, e2, e1)
+        r2 = tl.where(won, r3, r2)
+        e2 = tl.where(won, e3, e2)
+        r3 = tl.where(won, GONE, r3)
+    return chosen
+
+
+@triton.jit(do_not_specialize=["count", "image_token"])
 def router_topk_kernel(
     scores,
     bias,
@@ -84,9 +159,9 @@ def router_topk_kernel(
     live_lengths,
     ids,
     weights,
-    count,
+    count: tl.int32,
     row_stride,
-    image_token,
+    image_token: tl.int32,
     scale,
     EXPERTS: tl.constexpr,
     CHOSEN: tl.constexpr,
@@ -97,44 +172,39 @@ def router_topk_kernel(
     ROWS: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """Routes of ROWS rows of scores [count, EXPERTS]."""
-    WIDTH: tl.constexpr = triton.next_power_of_2(EXPERTS)
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    source = tl.minimum(row, count - 1)
-    if HAS_LIVE:
-        request = source // REQUEST
-        dead = source - request * REQUEST >= tl.load(live_lengths + request)
-        source = tl.where(dead, request * REQUEST, source)
-    first = scores + source.to(tl.int64) * row_stride
-    expert = tl.arange(0, WIDTH)[None, :]
-    real = expert < EXPERTS
-    s = tl.load(first[:, None] + expert, mask=real, other=0.0)
-    b = tl.load(bias + expert, mask=real, other=0.0)
-    if HAS_IMAGE:
-        image = tl.load(tokens + source) == image_token
-        b = tl.where(image[:, None], tl.load(bias_vl + expert, mask=real, other=0.0), b)
-    rank = tl.where(real, rank_of(sqrt_softplus(s, INTERPRETED) + b), GONE)
-
-    slot = tl.arange(0, 8)[None, :]
+    """Routes of ROWS rows of scores [count, EXPERTS]; one warp."""
+    slot = tl.arange(0, 8)
+    turn = tl.arange(0, ROWS)
+    begin = tl.program_id(0) * ROWS
+    sources = tl.zeros((ROWS,), dtype=tl.int32)
     chosen = tl.zeros((ROWS, 8), dtype=tl.int32)
-    for turn in tl.static_range(CHOSEN):
-        best = tl.max(rank, axis=1)
-        winner = tl.min(tl.where(rank == best[:, None], expert, WIDTH), axis=1)
-        chosen = tl.where(slot == turn, winner[:, None], chosen)
-        rank = tl.where(expert == winner[:, None], GONE, rank)
+    for r in tl.static_range(ROWS):
+        source = tl.minimum(begin + r, count - 1)
+        if HAS_LIVE:
+            request = source // REQUEST
+            dead = source - request * REQUEST >= tl.load(live_lengths + request)
+            source = tl.where(dead, request * REQUEST, source)
+        own_bias = bias
+        if HAS_IMAGE:
+            own_bias = tl.where(tl.load(tokens + source) == image_token, bias_vl, bias)
+        first = scores + source.to(tl.int64) * row_stride
+        best = best_experts(first, own_bias, slot, EXPERTS, CHOSEN, INTERPRETED)
+        sources = tl.where(turn == r, source, sources)
+        chosen = tl.where((turn == r)[:, None], best[None, :], chosen)
 
-    used = slot < CHOSEN
-    a = sqrt_softplus(tl.load(first[:, None] + chosen, mask=used, other=0.0), INTERPRETED)
-    a = tl.where(used, a, 0.0)
+    used = (slot < CHOSEN)[None, :]
+    place = sources.to(tl.int64)[:, None] * row_stride + chosen
+    a = tl.where(used, sqrt_softplus(tl.load(scores + place), INTERPRETED), 0.0)
     # Sums of two at a time: every layout adds in this one order.
     four = tl.sum(tl.reshape(a, (ROWS, 2, 4)), axis=1)
     two = tl.sum(tl.reshape(four, (ROWS, 2, 2)), axis=1)
     weight = tl.div_rn(a, tl.broadcast_to(tl.sum(two, axis=1)[:, None], (ROWS, 8))) * scale
+    row = begin + turn
     if HAS_PADDING:
-        padding = row >= tl.load(rows_not_padding)
-        chosen = tl.where(padding[:, None], -1, chosen)
-        weight = tl.where(padding[:, None], 0.0, weight)
-    place = row.to(tl.int64)[:, None] * CHOSEN + slot
+        padding = (row >= tl.load(rows_not_padding))[:, None]
+        chosen = tl.where(padding, -1, chosen)
+        weight = tl.where(padding, 0.0, weight)
+    place = row.to(tl.int64)[:, None] * CHOSEN + slot[None, :]
     kept = used & (row < count)[:, None]
     tl.store(ids + place, chosen, mask=kept)
     tl.store(weights + place, weight, mask=kept)

@@ -9,7 +9,7 @@ from sparkserve_kernels.target import Family
 
 @dataclass(frozen=True)
 class Tile:
-    """How many rows a program routes, and with how many warps."""
+    """How many rows a program routes, one after the other, and with how many warps."""
 
     rows: int
     warps: int
@@ -18,8 +18,8 @@ class Tile:
 FEW_ROWS = 512
 
 TILES: dict[Family, tuple[Tile, Tile]] = {
-    "spark": (Tile(1, 1), Tile(4, 4)),
-    "hopper": (Tile(1, 1), Tile(4, 4)),
+    "spark": (Tile(1, 1), Tile(4, 1)),
+    "hopper": (Tile(1, 1), Tile(4, 1)),
 }
 """Per family: few rows, many rows. No Spark was measured: its row follows the H200's."""
 
