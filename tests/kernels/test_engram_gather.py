@@ -6,7 +6,7 @@ import torch
 from sparkserve_kernels.checks import KernelArgumentError
 from sparkserve_kernels.engram_gather import api, reference
 from sparkserve_kernels.engram_gather.api import GatherOptions, RowTable, engram_gather
-from sparkserve_kernels.engram_gather.tiles import TILES
+from sparkserve_kernels.engram_gather.tiles import FEW_IDS, TILES, tile_for
 
 from tests.kernels.numeric import same_bits
 
@@ -138,7 +138,12 @@ class TestRows:
         ids = torch.randint(-4, 27, (5, 6), generator=generator, device=device)
         table = table_of(records, packed=packed)
         plain = engram_gather(ids, table, options=GatherOptions(zero=zero))
-        by_id = engram_gather(ids, table, options=GatherOptions(zero=zero, visit="sorted"))
+        by_id = api.launch(
+            ids, table, (0, 23), torch.empty_like(plain), tile=tile_for("spark", FEW_IDS + 1),
+            options=GatherOptions(zero=zero, visit="sorted"),
+        )  # fmt: skip
+        hinted = engram_gather(ids, table, options=GatherOptions(zero=zero, visit="sorted"))
+        assert same_bits(plain, hinted)
         assert same_bits(plain, by_id)
         assert same_bits(plain, reference.engram_gather(ids, table, options=GatherOptions(zero)))
         assert bool(torch.signbit(plain[plain == 0]).any()) == (zero == "signed")
@@ -221,8 +226,9 @@ class TestMemory:
     def test_a_captured_gather_reads_new_ids_and_new_rows(self, visit, generator, device):
         records = random_records(1000, generator)
         table = RowTable.of_records(records)
-        ids = torch.zeros(144, dtype=torch.int64, device=device)
-        out = torch.empty(144, 256, dtype=torch.bfloat16, device=device)
+        count = FEW_IDS + 1 if visit == "sorted" else 144
+        ids = torch.zeros(count, dtype=torch.int64, device=device)
+        out = torch.empty(count, 256, dtype=torch.bfloat16, device=device)
         options = GatherOptions(visit=visit)
         engram_gather(ids, table, out=out, options=options)
         torch.cuda.synchronize()
@@ -231,7 +237,7 @@ class TestMemory:
             engram_gather(ids, table, out=out, options=options)
         for _ in range(3):
             records.copy_(random_records(1000, generator))
-            ids.copy_(torch.randint(0, 1000, (144,), generator=generator, device=device))
+            ids.copy_(torch.randint(0, 1000, (count,), generator=generator, device=device))
             graph.replay()
             assert same_bits(out, reference.engram_gather(ids, table))
 

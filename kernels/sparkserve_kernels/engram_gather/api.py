@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sparkserve_kernels.checks import (
@@ -12,7 +13,7 @@ from sparkserve_kernels.checks import (
     require_shape,
 )
 from sparkserve_kernels.engram_gather.table import VALUES, GatherOptions, RowTable
-from sparkserve_kernels.engram_gather.tiles import Tile, tile_for
+from sparkserve_kernels.engram_gather.tiles import FEW_IDS, Tile, tile_for
 from sparkserve_kernels.target import supports, target_of
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def engram_gather(
     if first == end:
         return out.zero_()
     tile = tile_for(target_of(ids).family, ids.numel())
+    if ids.numel() <= FEW_IDS:
+        options = replace(options, visit="given")
     return launch(ids, table, (first, end), out, tile=tile, options=options)
 
 

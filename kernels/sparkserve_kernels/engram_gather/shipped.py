@@ -21,20 +21,28 @@ SIGNATURE = {
 
 
 def shipped(target: Target) -> tuple[Shipped, ...]:
-    """Both layouts at both numbers of ids, and the sorted form of large gathers."""
+    """Both layouts and both rules for zero at both numbers of ids; large gathers also sorted."""
     few, many = TILES[target.family]
-    return (
-        _form(f"ids<={FEW_IDS} planes", few, packed=False, ordered=False, positive=True),
-        _form(f"ids<={FEW_IDS} records", few, packed=True, ordered=False, positive=False),
-        _form(f"ids>{FEW_IDS} planes", many, packed=False, ordered=False, positive=False),
-        _form(f"ids>{FEW_IDS} records", many, packed=True, ordered=False, positive=True),
-        _form(f"ids>{FEW_IDS} records sorted", many, packed=True, ordered=True, positive=True),
+    return tuple(
+        _form(name, tile, packed=packed, ordered=ordered, positive=positive)
+        for name, tile, orders in (
+            (f"ids<={FEW_IDS}", few, (False,)),
+            (f"ids>{FEW_IDS}", many, (False, True)),
+        )
+        for packed in (False, True)
+        for ordered in orders
+        for positive in (False, True)
     )
 
 
 def _form(name: str, tile: Tile, *, packed: bool, ordered: bool, positive: bool) -> Shipped:
+    words = (
+        "records" if packed else "planes",
+        "sorted" if ordered else None,
+        "+0" if positive else None,
+    )
     return Shipped(
-        label=f"{name}{' +0' if positive else ''} {tile.rows}x256",
+        label=" ".join((name, *filter(None, words), f"{tile.rows}x256")),
         kernel=gather_kernel,
         signature=SIGNATURE,
         constants={

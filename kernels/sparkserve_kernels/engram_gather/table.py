@@ -28,7 +28,8 @@ ALIGNMENT_BYTES = 8
 Zero = Literal["signed", "positive"]
 """``positive`` turns -0 into +0, as a sum over ranks with zero-filled foreign rows does."""
 Visit = Literal["given", "sorted"]
-"""``sorted`` reads the rows in order of their ids, which gathers reads of one memory page."""
+"""``sorted`` reads the rows in order of their ids, which brings reads of one memory page together.
+A few ids are read as given all the same: no order of theirs is worth a sort."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def shipped(target: Target) -> tuple[Shipped, ...]:
             signature={"table": "*i64", "pieces": "i32"},
             constants={"THREADS": THREADS},
             warps=WARPS,
-            stages=1,
+            stages=3,
             prefetches=True,
         ),
     )
