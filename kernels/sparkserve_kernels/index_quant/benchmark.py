@@ -56,7 +56,9 @@ def worst_step(x: torch.Tensor, payload: torch.Tensor, scales: torch.Tensor) -> 
     grid of the scale ``ceil_pow2(amax/6)``.
     """
     groups = x.double().unflatten(-1, (-1, reference.GROUP))
-    scale = torch.exp2(torch.log2(groups.abs().amax(-1, keepdim=True) / 6).ceil())
+    # A GPU's log2 is not exact at powers of two; frexp is.
+    part, exponent = torch.frexp(groups.abs().amax(-1, keepdim=True) / 6)
+    scale = torch.ldexp(torch.ones_like(part), exponent - (part == 0.5).int())
     wanted = (groups / scale).abs()
     step = torch.ones_like(wanted)
     step[wanted < 2] = 0.5
