@@ -35,8 +35,8 @@ class Tile:
     fc2: Shape
 
 
-SPARK_FEW = Tile("scaled", 16, Shape(32, 128, 4, 3), Shape(64, 64, 4, 4))
-SPARK_MANY = Tile("scaled", 64, Shape(64, 128, 8, 3), Shape(128, 64, 8, 3))
+SPARK_FEW = Tile("scaled", 16, Shape(32, 128, 4, 3), Shape(64, 64, 2, 4))
+SPARK_MANY = Tile("scaled", 64, Shape(64, 64, 8, 3), Shape(128, 64, 8, 3))
 HOPPER_FEW = Tile("values", 8, Shape(32, 128, 2, 4), Shape(64, 64, 2, 6))
 HOPPER_MANY = Tile("values", 64, Shape(64, 128, 4, 3), Shape(128, 64, 4, 3))
 
