@@ -7,13 +7,14 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 from sparkserve_kernels import registry
 from sparkserve_kernels.gate import MAX_REGISTERS, SHARED_LIMIT_BYTES, compile_form, parse_arch
-from sparkserve_kernels.shipped import shipped_by
+from sparkserve_kernels.shipped import Shipped, shipped_by
 from sparkserve_kernels.target import Target
 
 Row = dict[str, Any]
@@ -68,14 +69,29 @@ def compile_all(ops: Sequence[str], target: Target, *, jobs: int) -> list[Row]:
     if jobs <= 1:
         return [_compile_one(item) for item in work]
     with ProcessPoolExecutor(max_workers=jobs) as pool:
-        return list(pool.map(_compile_one, work))
+        running = [pool.submit(_compile_one, item) for item in work]
+        return [_result(item, future) for item, future in zip(work, running, strict=True)]
+
+
+def _result(item: tuple[str, int, Target], future: Future[Row]) -> Row:
+    """A form's row, also where the compiler took its whole process down."""
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        op, index, target = item
+        fault = "not compiled: a compiler's process died, at this form or at one beside it"
+        return {**_named(op, shipped_by(op, target)[index]), "faults": [fault]}
+
+
+def _named(op: str, form: Shipped) -> Row:
+    return {"op": op, "form": form.label, "warps": form.warps, "stages": form.stages}
 
 
 def _compile_one(item: tuple[str, int, Target]) -> Row:
     op, index, target = item
     form = shipped_by(op, target)[index]
     started = time.perf_counter()
-    row: Row = {"op": op, "form": form.label, "warps": form.warps, "stages": form.stages}
+    row = _named(op, form)
     try:
         done = compile_form(op, form, target)
     except Exception as failure:  # noqa: BLE001 - whatever the compiler raises is this form's fault

@@ -1,8 +1,11 @@
 """The compile gate, judged on kernels that are bad on purpose and on listings written by hand."""
 
 import json
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
+from sparkserve_kernels import compile as compiler
 from sparkserve_kernels.cubin import CubinFacts, ToolError, read_listing, read_usage
 from sparkserve_kernels.gate import Compiled, parse_arch
 from sparkserve_kernels.shipped import Shipped
@@ -218,6 +221,35 @@ class TestCommand:
         assert done.returncode == 1
         assert done.stdout.startswith("FAIL l2_prefetch")
         assert "1 forms for sm_121a, 1 may not ship" in done.stderr
+
+    def test_a_compiler_that_takes_its_process_down_is_a_fault_of_forms(self, monkeypatch):
+        class Pool:
+            def __init__(self, max_workers):
+                self.jobs = 0
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_):
+                pass
+
+            def submit(self, _, item):
+                self.jobs += 1
+                future = Future()
+                if self.jobs == 1:
+                    future.set_result({"op": item[0], "faults": []})
+                else:
+                    future.set_exception(BrokenProcessPool("gone"))
+                return future
+
+        forms = tuple(Shipped(label, None, {}, {}, 4, 3) for label in ("one", "two"))
+        monkeypatch.setattr(compiler, "ProcessPoolExecutor", Pool)
+        monkeypatch.setattr(compiler, "shipped_by", lambda op, target: forms)
+        good, lost = compiler.compile_all(["op"], SPARK, jobs=2)
+        assert good == {"op": "op", "faults": []}
+        assert lost["form"] == "two"
+        assert "a compiler's process died" in lost["faults"][0]
+        assert compiler._line(lost).startswith("FAIL op")
 
     def test_the_kernels_package_is_the_repositorys(self, tmp_path):
         script = "import sparkserve_kernels as s; print(s.__file__)"
