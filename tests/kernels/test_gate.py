@@ -199,7 +199,7 @@ class TestCommand:
         assert done.stderr.endswith("1 forms for sm_121a, 0 may not ship\n")
         assert done.stdout.startswith("l2_prefetch")
         assert done.stdout.rstrip().endswith("1 ublkpf  ok")
-        assert page.read_text().splitlines()[-1].startswith("| l2_prefetch | 64 threads | 2 | 1 | ")
+        assert page.read_text().splitlines()[-1].startswith("| l2_prefetch | 64 threads | 2 | 3 | ")
 
     def test_an_unknown_architecture_and_an_unknown_op_are_refused(self, tmp_path):
         command = ("-m", "sparkserve_kernels.compile")
