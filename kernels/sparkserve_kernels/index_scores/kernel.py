@@ -57,13 +57,15 @@ def _operand(payload, scales, SCALED: tl.constexpr, ROWS: tl.constexpr):
 
 @triton.jit
 def _over_heads(x, KEYS: tl.constexpr, ROWS: tl.constexpr):
-    """[KEYS, ROWS * 32] -> [KEYS, ROWS]: the fixed tree, by bits 4, 3, 0, 2, 1 of the head.
+    """[KEYS, 4 * ROWS * 8] -> [KEYS, ROWS]: the fixed tree, by bits 4, 3, 0, 2, 1 of the head.
 
-    Bits 4, 3 and 0 lie within a thread where the matrix instruction leaves its results.
+    A column is (head // 8, row, head % 8). Warps share out the columns in runs of 8, so that they
+    differ in the row and never in the head; bits 4, 3 and 0 lie within a thread, 2 and 1 within
+    four lanes.
     """
-    x = tl.reshape(x, (KEYS, ROWS, 2, 2, 2, 2, 2))
-    x = tl.sum(x, axis=2)
-    x = tl.sum(x, axis=2)
+    x = tl.reshape(x, (KEYS, 2, 2, ROWS, 2, 2, 2))
+    x = tl.sum(x, axis=1)
+    x = tl.sum(x, axis=1)
     x = tl.sum(x, axis=4)
     x = tl.sum(x, axis=2)
     return tl.sum(x, axis=2)
@@ -193,14 +195,23 @@ def scores_kernel(
             n, known, keys, key_scales, table, key_stride, key_scale_stride,
             PAGED, SLOTS, SCALED, BK,
         )  # fmt: skip
-        head = tl.arange(0, N) % HEADS
+        vector = tl.arange(0, N)
+        head = vector // (8 * BT) * 8 + vector % 8
         for begin in range(first, last, BT):
-            flat = begin * HEADS + tl.arange(0, N)
-            live = flat < last * HEADS
+            line = begin + vector // 8 % BT
+            live = line < last
             q, q_scales = _query_tile(
-                queries, query_scales, flat, live, query_stride, scale_stride, WIDE, SCALED, N
+                queries,
+                query_scales,
+                line * HEADS + head,
+                live,
+                query_stride,
+                scale_stride,
+                WIDE,
+                SCALED,
+                N,
             )
-            at = (flat // HEADS).to(tl.int64) * weight_stride + head
+            at = line.to(tl.int64) * weight_stride + head
             w = tl.load(weights + at, mask=live, other=0.0).to(tl.float32)
             x = _products(k, k_scales, q, q_scales, SCALED, INTERPRETED)
             x = tl.maximum(x, 0.0) * tl.expand_dims(w, 0)

@@ -34,12 +34,12 @@ class ScoreTile:
 FEW_ROWS = 64
 TILES: dict[Family, tuple[tuple[int, ScoreTile], ...]] = {
     "spark": (
-        (FEW_ROWS, ScoreTile(keys=64, rows=2, warps=4, stages=2, wide=False)),
-        (1 << 31, ScoreTile(keys=128, rows=4, warps=8, stages=2, wide=True)),
+        (FEW_ROWS, ScoreTile(keys=128, rows=2, warps=4, stages=2, wide=True)),
+        (1 << 31, ScoreTile(keys=256, rows=2, warps=8, stages=2, wide=True)),
     ),
     "hopper": (
-        (FEW_ROWS, ScoreTile(keys=128, rows=2, warps=4, stages=2, wide=False)),
-        (1 << 31, ScoreTile(keys=256, rows=4, warps=8, stages=3, wide=True)),
+        (FEW_ROWS, ScoreTile(keys=256, rows=2, warps=8, stages=2, wide=True)),
+        (1 << 31, ScoreTile(keys=128, rows=4, warps=4, stages=2, wide=True)),
     ),
 }
 """Tile by the largest row count it serves."""

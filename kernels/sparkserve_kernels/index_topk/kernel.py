@@ -7,7 +7,7 @@ raises the threshold to the K-th. Positions only grow along a walk, and keeping 
 so that the lower position of equal scores is the earlier one, a later equal score can never
 displace a selected one, and the result comes out sorted by position without any sort.
 
-The K-th score is found by 32 counts, one per bit of an integer with the order of the floats.
+The K-th score is found by at most 32 counts, one per bit of an integer with the floats' order.
 Whatever the segments, chunks and merges, the result is that of one stable sort of the whole row.
 
 Bytes: 4 per score read once, 8 per survivor. Of scores in random order about
@@ -47,17 +47,26 @@ def _clean(x):
 
 @triton.jit
 def _threshold(values, count, K: tl.constexpr, CAPACITY: tl.constexpr):
-    """Rank of the K-th best of a buffer's first count entries (0 where there are fewer)."""
+    """Rank of the K-th best of a buffer's first count entries, of which there are at least K.
+
+    Bits that all ranks share need no count, and none is needed once exactly K ranks are left.
+    """
     at = tl.arange(0, CAPACITY)
     rank = _rank_of(tl.load(values + at, mask=at < count, other=-float("inf")))
-    kth = tl.zeros((), dtype=tl.uint32)
+    lowest = tl.min(tl.where(at < count, rank, 0xFFFFFFFF), axis=0)
+    differs = lowest ^ tl.max(rank, axis=0)
     bit = tl.full((), 0x80000000, tl.uint32)
-    for _ in range(32):
-        trial = kth | bit
-        enough = tl.sum((rank >= trial).to(tl.int32), axis=0) >= K
-        kth = tl.where(enough, trial, kth)
+    while (bit > 0) & (bit > differs):
         bit = bit >> 1
-    return kth
+    kth = tl.where(bit > 0, lowest - (lowest & (bit | (bit - 1))), lowest)
+    left = count
+    while (bit > 0) & (left != K):
+        trial = kth | bit
+        above = tl.sum((rank >= trial).to(tl.int32), axis=0)
+        kth = tl.where(above >= K, trial, kth)
+        left = tl.where(above >= K, above, left)
+        bit = bit >> 1
+    return tl.min(tl.where((rank >= kth) & (at < count), rank, 0xFFFFFFFF), axis=0)
 
 
 @triton.jit

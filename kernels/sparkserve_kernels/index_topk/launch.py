@@ -119,6 +119,7 @@ class _Run:
             LISTED=0 if source.listed is None else source.per_entry,
             CARRY=self.carry,
             num_warps=tile.warps,
+            maxnreg=tile.registers,
         )
 
 

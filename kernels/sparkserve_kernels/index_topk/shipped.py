@@ -46,6 +46,7 @@ def select_form(tile: SelectTile, *, group: int, listed: int, carry: bool) -> Sh
         warps=tile.warps,
         stages=3,
         aligned=("score_stride", "segment"),
+        options={"maxnreg": tile.registers},
     )
 
 

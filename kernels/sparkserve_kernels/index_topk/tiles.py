@@ -16,6 +16,8 @@ class SelectTile:
     step: int
     """Entries that move at a time when the best are kept."""
     warps: int
+    registers: int = 128
+    """Bound per thread: left alone, ptxas spills a few of them to fit one more block."""
 
     def __post_init__(self) -> None:
         """Refuse a buffer that could overflow."""
@@ -25,7 +27,7 @@ class SelectTile:
             )
 
 
-KEYS = SelectTile(k=512, capacity=2048, chunk=1024, step=512, warps=4)
+KEYS = SelectTile(k=512, capacity=1024, chunk=512, step=256, warps=2)
 BLOCKS = SelectTile(k=2048, capacity=4096, chunk=512, step=1024, warps=8)
 
 SLOTS_WARPS = 4
