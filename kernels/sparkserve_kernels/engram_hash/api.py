@@ -112,13 +112,8 @@ def advance_history(
             f"{tokens.shape[0]} tokens, expected at least {runs.block} for each of "
             f"{runs.requests} requests"
         )
-    optional = (("accepted", accepted, runs.requests), ("places", places, tokens.shape[0]))
-    for name, tensor, size in (("slots", slots, runs.requests), *optional):
-        if tensor is not None:
-            require_shape(name, tensor, (size,))
-            require_dtype(name, tensor, torch.int32, torch.int64)
-            require_contiguous(name, tensor)
-            require_same_device(history=history, **{name: tensor})
+    _check_indices(history, runs.requests, slots=slots, accepted=accepted)
+    _check_indices(history, tokens.shape[0], places=places)
     if runs.requests:
         target_of(tokens)
         _launch_advance(history, slots, tokens, runs, media=media, optional=(accepted, places))
@@ -133,6 +128,17 @@ def _check_tokens(tokens: torch.Tensor, runs: Runs, lookback: int) -> None:
     require_contiguous("tokens", tokens)
     require_shape("before", runs.before, (None, lookback))
     require_same_device(tokens=tokens, before=runs.before)
+
+
+def _check_indices(beside: torch.Tensor, size: int, **tensors: torch.Tensor | None) -> None:
+    import torch
+
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            require_shape(name, tensor, (size,))
+            require_dtype(name, tensor, torch.int32, torch.int64)
+            require_contiguous(name, tensor)
+            require_same_device(history=beside, **{name: tensor})
 
 
 def _launch_hash(
