@@ -87,7 +87,7 @@ def advance_history(
     slots: [R] int32 or int64, each request's row of the history; those that move are distinct.
     tokens: [T] int32 or int64, laid out as the runs say.
     media: (m, v): an id of m or more is remembered as v.
-    accepted: [R] int32 or int64, how many tokens of each run count; None: all.
+    accepted: [R] int32 or int64, how many tokens of each run count, at most its length; None: all.
     places: [T] int32 or int64, where each token's keys are stored; a run whose last place is 0 is
         padding and leaves no trace. None: no run is padding.
 
