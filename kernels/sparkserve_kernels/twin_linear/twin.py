@@ -125,8 +125,8 @@ def read_through(
     """A linear layer's weight as (N, K) bf16, read by feeding it the rows of an identity.
 
     A lone 1.0 survives any row quantiser exactly, so this is independent of how the layer lays
-    out its scales (kernels.md section 3.3); a weight of -0 reads as +0. like: any tensor on the layer's device. rows: fed at
-    once.
+    out its scales (kernels.md section 3.3); a weight of -0 reads as +0. like: any tensor on the
+    layer's device. rows: fed at once.
 
     Raises:
         KernelArgumentError: K of 0, or a layer that gives something else than (rows, N) values
