@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 from sparkserve_kernels.numerics.kernel import (
     e2m1_to_e4m3_bits,
@@ -181,13 +182,15 @@ def prologue_kernel(
     PLAN_BLOCK: tl.constexpr,
     BLOCK: tl.constexpr,
     QUANTISED: tl.constexpr,
-    PLANES: tl.constexpr,
+    CODES: tl.constexpr,
+    VALUES: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
     """The first ``planners`` programs sort the routes, the others quantise BLOCK groups each.
 
     x: [rows, HIDDEN] bf16, or e4m3 bits with scales where QUANTISED. Out: e4m3 bits and scales
-    (both contiguous), or with PLANES their bf16 values as [rows, 2, HIDDEN/2].
+    (both contiguous); with CODES the bits as planes [rows, 2, HIDDEN/2] and fp32 scales; with
+    VALUES bf16 values as planes.
     """
     if tl.program_id(0) < planners:
         plan_pairs(
@@ -216,7 +219,13 @@ def prologue_kernel(
         else:
             x = to_fp32(tl.load(source, mask=live[:, None], other=0.0))
             bits, byte = mxfp8_quantise_groups(x, INTERPRETED)
-        if PLANES:
+        if CODES:
+            even, odd = tl.split(tl.reshape(bits, (BLOCK, 16, 2)))
+            out = q_ptr + (row * HIDDEN + group * 16)[:, None] + tl.arange(0, 16)[None, :]
+            tl.store(out, even, mask=live[:, None])
+            tl.store(out + HIDDEN // 2, odd, mask=live[:, None])
+            tl.store(q_scales_ptr + row * GROUPS + group, e8m0_value(byte), mask=live)
+        elif VALUES:
             values = e4m3_value(bits) * e8m0_value(byte)[:, None]
             out = q_ptr + (row * HIDDEN + group * 16)[:, None] + tl.arange(0, 16)[None, :]
             store_planes(out, values, live[:, None], HIDDEN // 2, BLOCK, 32)
@@ -347,6 +356,7 @@ def fc2_scaled_kernel(
     TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):
     """Down of a tile of routes times the routes' weights, rounded to bf16 into [routes, HIDDEN]."""
     slot = tl.program_id(1)
@@ -384,8 +394,11 @@ def reduce_kernel(
     HIDDEN: tl.constexpr,
     SLOTS: tl.constexpr,
     BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
     """Sum a token's slots in order in fp32; a slot whose id lies outside counts as zero."""
+    if AHEAD:
+        gdc_wait()
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)

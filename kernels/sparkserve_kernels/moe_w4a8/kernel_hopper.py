@@ -1,16 +1,23 @@
 """The two products where there is no block-scaled matrix instruction (sm_90).
 
-Weights are decoded to bf16 with their scale multiplied in, activations arrive as bf16 values: both
-exact, so only the order of sums differs from the Spark's. Weights are the left operand: they go
-from shared memory through registers, where they are decoded, into the matrix unit, and eight
-columns of tokens are enough. Low and high nibbles form two products over half of K each, so that
-no element has to change its lane.
+Weights are the left operand: they go from shared memory through registers, where they are decoded,
+into the matrix unit, and eight columns of tokens are enough. Low and high nibbles form two products
+over half of K each, so that no element has to change its lane.
+
+Few routes: weights and activations become fp16 without their scales (exact); groups are the batch
+axis of the product, and each group's sum of 32 products is scaled in fp32 before it is added. Many
+routes: weights become bf16 with the scale multiplied in, activations arrive as bf16 values (exact
+for scales within 2^-63 to 2^63).
+
+Launched ahead of the kernel before it (AHEAD), a kernel fetches what does not depend on that one
+into the L2 and then waits.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from sparkserve_kernels.moe_w4a8.kernel import activation, store_planes
 from sparkserve_kernels.numerics.kernel import (
@@ -73,6 +80,133 @@ def decode(packed, scale, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
+def decode_codes(packed, INTERPRETED: tl.constexpr):
+    """Low and high nibbles as fp16 times 2^-6, exactly.
+
+    A nibble's exponent and mantissa at an e4m3's lowest exponent bits are its value times 2^-6.
+    """
+    if INTERPRETED:
+        low, high = e2m1_value(packed & 15) * 0.015625, e2m1_value(packed >> 4) * 0.015625
+        return low.to(tl.float16), high.to(tl.float16)
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b32 a, b, c, d;
+        .reg .b16 x, y;
+        shl.b32 a, $4, 4;
+        shl.b32 b, $4, 2;
+        shr.b32 c, $4, 2;
+        and.b32 b, b, 0x1C1C1C1C;
+        and.b32 c, c, 0x1C1C1C1C;
+        lop3.b32 a, a, 0x80808080, b, 0xEA;
+        lop3.b32 d, $4, 0x80808080, c, 0xEA;
+        mov.b32 {x, y}, a;
+        cvt.rn.f16x2.e4m3x2 $0, x;
+        cvt.rn.f16x2.e4m3x2 $1, y;
+        mov.b32 {x, y}, d;
+        cvt.rn.f16x2.e4m3x2 $2, x;
+        cvt.rn.f16x2.e4m3x2 $3, y;
+        }""",
+        "=&r,=&r,=&r,=&r,r",
+        [packed],
+        dtype=(tl.float16, tl.float16),
+        is_pure=True,
+        pack=4,
+    )
+
+
+@triton.jit
+def half(bits, INTERPRETED: tl.constexpr):
+    """e4m3 bits as fp16, exactly."""
+    if INTERPRETED:
+        return e4m3_value(bits).to(tl.float16)
+    return bits.to(tl.float8e4nv, bitcast=True).to(tl.float16)
+
+
+@triton.jit
+def prefetch(pointers):
+    """Ask the L2 for the lines that pointers lie in."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
+        "=r,l",
+        [pointers.to(tl.int64)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def group_scales(scale, k, K: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr):
+    """fp32 scales [DEPTH/32, COLUMNS] of one step; scale: [COLUMNS] pointers to rows of bytes.
+
+    Four bytes are one load where rows of them are aligned; past K the scale is 0.
+    """
+    GROUPS: tl.constexpr = DEPTH // 32
+    if K % 128 == 0 and DEPTH % 128 == 0:
+        word = k // 128 + tl.arange(0, GROUPS // 4)
+        words = scale.to(tl.pointer_type(tl.uint32), bitcast=True)[:, None] + word[None, :]
+        four = tl.load(words) if K % DEPTH == 0 else tl.load(
+            words, mask=(word < K // 128)[None, :], other=0
+        )
+        shift = (tl.arange(0, 4) * 8).to(tl.uint32)
+        scales = tl.reshape((four[:, :, None] >> shift[None, None, :]) & 0xFF, (COLUMNS, GROUPS))
+    else:
+        group = k // 32 + tl.arange(0, GROUPS)
+        if K % DEPTH == 0:
+            scales = tl.load(scale[:, None] + group[None, :]).to(tl.uint32)
+        else:
+            inside = (group < K // 32)[None, :]
+            scales = tl.load(scale[:, None] + group[None, :], mask=inside, other=0).to(tl.uint32)
+    bits = tl.maximum(scales << 23, 0x00400000).to(tl.uint32)
+    return tl.trans(bits.to(tl.float32, bitcast=True))
+
+
+@triton.jit
+def product_codes(
+    weight,
+    scale,
+    rows,
+    row_scales,
+    K: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    TILE: tl.constexpr,
+    DEPTH: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """Weights times rows over all of K, fp32 [COLUMNS, TILE].
+
+    weight, scale: [COLUMNS] pointers to the rows of a weight and of its scales. rows: [TILE]
+    pointers to e4m3 planes [2, K/2]; row_scales: [TILE] pointers to fp32 [K/32].
+    """
+    GROUPS: tl.constexpr = DEPTH // 32
+    acc = tl.zeros((GROUPS, COLUMNS, TILE), tl.float32)
+    for k in range(0, K, DEPTH):
+        byte = k // 2 + tl.arange(0, DEPTH // 2)
+        group = k // 32 + tl.arange(0, GROUPS)
+        if K % DEPTH == 0:
+            packed = tl.load(weight[:, None] + byte[None, :])
+            even = tl.load(rows[:, None] + byte[None, :])
+            odd = tl.load(rows[:, None] + (K // 2 + byte)[None, :])
+            scales = tl.load(row_scales[:, None] + group[None, :])
+        else:
+            inside = (byte < K // 2)[None, :]
+            packed = tl.load(weight[:, None] + byte[None, :], mask=inside, other=0)
+            even = tl.load(rows[:, None] + byte[None, :], mask=inside, other=0)
+            odd = tl.load(rows[:, None] + (K // 2 + byte)[None, :], mask=inside, other=0)
+            live = (group < K // 32)[None, :]
+            scales = tl.load(row_scales[:, None] + group[None, :], mask=live, other=0.0)
+        low, high = decode_codes(packed, INTERPRETED)
+        low = tl.permute(tl.reshape(low, (COLUMNS, GROUPS, 16)), (1, 0, 2))
+        high = tl.permute(tl.reshape(high, (COLUMNS, GROUPS, 16)), (1, 0, 2))
+        even = tl.permute(tl.reshape(half(even, INTERPRETED), (TILE, GROUPS, 16)), (1, 2, 0))
+        odd = tl.permute(tl.reshape(half(odd, INTERPRETED), (TILE, GROUPS, 16)), (1, 2, 0))
+        part = tl.dot(high, odd, tl.dot(low, even))
+        weight_scales = group_scales(scale, k, K, COLUMNS, DEPTH)
+        acc += (part * tl.trans(scales)[:, None, :]) * weight_scales[:, :, None]
+    return tl.sum(acc, axis=0) * 64.0
+
+
+@triton.jit
 def product(
     weight,
     scale,
@@ -114,6 +248,137 @@ def product(
         acc = dot(low, even, acc, INTERPRETED)
         acc = dot(high, odd, acc, INTERPRETED)
     return acc * 4611686018427387904.0
+
+
+@triton.jit
+def fc1_codes_kernel(
+    q_ptr,
+    q_scales_ptr,
+    order_ptr,
+    tiles_ptr,
+    w_ptr,
+    s_ptr,
+    out_ptr,
+    out_scales_ptr,
+    places,
+    limit,
+    K: tl.constexpr,
+    INTER: tl.constexpr,
+    SLOTS: tl.constexpr,
+    TILE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    AHEAD: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """Up and gate of a tile of routes, the activation, and its rows quantised.
+
+    q: [rows, 2, K/2] e4m3 planes, scales [rows, K/32] fp32; w: [experts, 2*INTER, K/2], up before
+    gate. Out, by place in the order of routes: planes [routes, 2, INTER/2] and fp32 scales.
+    """
+    if AHEAD:
+        gdc_wait()
+        # Only now: what comes next reads the plan before it waits for this kernel.
+        gdc_launch_dependents()
+    slot = tl.program_id(1)
+    count = tl.load(tiles_ptr + 2 * places + slot)
+    if count == 0:
+        return
+    expert = tl.load(tiles_ptr + slot).to(tl.int64)
+    begin = tl.load(tiles_ptr + places + slot)
+    lane = tl.arange(0, TILE)
+    place = (begin + tl.minimum(lane, count - 1)).to(tl.int64)
+    token = (tl.load(order_ptr + place) // SLOTS).to(tl.int64)
+    # Up and gate of the same columns are one operand, one above the other.
+    both = tl.arange(0, 2 * COLUMNS)
+    column = tl.program_id(0) * COLUMNS + both % COLUMNS
+    row = expert * (2 * INTER) + (both // COLUMNS) * INTER + tl.minimum(column, INTER - 1)
+    acc = product_codes(
+        w_ptr + row * (K // 2),
+        s_ptr + row * (K // 32),
+        q_ptr + token * K,
+        q_scales_ptr + token * (K // 32),
+        K,
+        2 * COLUMNS,
+        TILE,
+        DEPTH,
+        INTERPRETED,
+    )
+    up, gate = tl.split(tl.permute(tl.reshape(acc, (2, COLUMNS, TILE)), (1, 2, 0)))
+    inner = tl.trans(activation(up, gate, limit))
+    bits, byte = mxfp8_quantise(inner, TILE, COLUMNS, INTERPRETED)
+    half_column = tl.program_id(0) * (COLUMNS // 2) + tl.arange(0, COLUMNS // 2)
+    live = (lane < count)[:, None] & (half_column < INTER // 2)[None, :]
+    even, odd = tl.split(tl.reshape(bits, (TILE, COLUMNS // 2, 2)))
+    out = out_ptr + place[:, None] * INTER + half_column[None, :]
+    tl.store(out, even, mask=live)
+    tl.store(out + INTER // 2, odd, mask=live)
+    group = tl.program_id(0) * (COLUMNS // 32) + tl.arange(0, COLUMNS // 32)
+    live = (lane < count)[:, None] & (group < INTER // 32)[None, :]
+    out_scales = out_scales_ptr + place[:, None] * (INTER // 32) + group[None, :]
+    tl.store(out_scales, e8m0_value(byte), mask=live)
+
+
+@triton.jit
+def fc2_codes_kernel(
+    q_ptr,
+    q_scales_ptr,
+    order_ptr,
+    tiles_ptr,
+    w_ptr,
+    s_ptr,
+    weights_ptr,
+    out_ptr,
+    places,
+    row_stride,
+    slot_stride,
+    K: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    SLOTS: tl.constexpr,
+    TILE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    AHEAD: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """Down of a tile of routes times the routes' weights, rounded to bf16 into [routes, HIDDEN]."""
+    slot = tl.program_id(1)
+    count = tl.load(tiles_ptr + 2 * places + slot)
+    if count == 0:
+        if AHEAD:
+            gdc_wait()
+        return
+    expert = tl.load(tiles_ptr + slot).to(tl.int64)
+    begin = tl.load(tiles_ptr + places + slot)
+    lane = tl.arange(0, TILE)
+    place = (begin + tl.minimum(lane, count - 1)).to(tl.int64)
+    route = tl.load(order_ptr + place)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    row = expert * HIDDEN + tl.minimum(column, HIDDEN - 1)
+    if AHEAD:
+        # Rows of down lie one after the other, so a run of lines holds them all.
+        first = w_ptr + (expert * HIDDEN + tl.program_id(0) * COLUMNS) * (K // 2)
+        LINES: tl.constexpr = COLUMNS * K // 256
+        for line in tl.static_range(0, LINES, 32):
+            prefetch(first + tl.minimum(line + tl.arange(0, 32), LINES - 1) * 128)
+        gdc_wait()
+        gdc_launch_dependents()
+    acc = product_codes(
+        w_ptr + row * (K // 2),
+        s_ptr + row * (K // 32),
+        q_ptr + place * K,
+        q_scales_ptr + place * (K // 32),
+        K,
+        COLUMNS,
+        TILE,
+        DEPTH,
+        INTERPRETED,
+    )
+    at = (route // SLOTS).to(tl.int64) * row_stride + (route % SLOTS) * slot_stride
+    weight = tl.load(weights_ptr + at)
+    live = (lane < count)[None, :] & (column < HIDDEN)[:, None]
+    out = out_ptr + route.to(tl.int64)[None, :] * HIDDEN + column[:, None]
+    tl.store(out, to_bf16(acc * weight[None, :]), mask=live)
 
 
 @triton.jit

@@ -69,14 +69,14 @@ def allocate(rows: int, geometry: Geometry, device: torch.device) -> Scratch:
     def flat(count: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(count, dtype=dtype, device=device)
 
-    # bf16 planes are the larger of the two forms that quantised rows have.
+    # bf16 values and fp32 scales are the largest of the forms that quantised rows have.
     return Scratch(
         order=flat(routes, torch.int32),
         table=flat(3 * (routes + geometry.experts), torch.int32),
         x=flat(2 * rows * geometry.hidden, torch.uint8),
-        x_scales=flat(rows * geometry.hidden // GROUP, torch.uint8),
+        x_scales=flat(4 * rows * geometry.hidden // GROUP, torch.uint8),
         inner=flat(2 * routes * geometry.inter, torch.uint8),
-        inner_scales=flat(routes * geometry.inter // GROUP, torch.uint8),
+        inner_scales=flat(4 * routes * geometry.inter // GROUP, torch.uint8),
         routed=flat(routes * geometry.hidden, torch.bfloat16),
     )
 
@@ -92,9 +92,9 @@ class Launch:
     interpreted: bool
 
     @property
-    def planes(self) -> bool:
-        """Whether quantised rows are kept as bf16 values in two planes."""
-        return self.tile.core == "values"
+    def ahead(self) -> bool:
+        """Whether a kernel is launched while the one before it still runs."""
+        return self.tile.ahead and not self.interpreted
 
 
 def plan_routes(
@@ -144,8 +144,10 @@ def run(rows: Rows, experts: Experts, out: torch.Tensor, scratch: Scratch, how: 
         HIDDEN=geometry.hidden,
         SLOTS=geometry.slots,
         BLOCK=REDUCE_COLUMNS,
+        AHEAD=how.ahead,
         num_warps=4,
         enable_fp_fusion=False,
+        launch_pdl=how.ahead,
     )
 
 
@@ -159,14 +161,18 @@ def prologue(rows: Rows, scratch: Scratch, how: Launch) -> tuple[torch.Tensor, t
     shape = prologue_shape(groups)
     x = rows.x if given is None else rows.x.view(torch.uint8)
     q, scales = scratch.x, scratch.x_scales
+    if how.tile.core == "codes":
+        scales = scales.view(torch.float32)
+    elif how.tile.core == "values":
+        q = q.view(torch.bfloat16)
     quantisers = -(-groups // shape.block)
-    if given is not None and not how.planes and x.is_contiguous() and given.is_contiguous():
+    if given is not None and how.tile.core == "scaled" and x.is_contiguous() and given.is_contiguous():
         q, scales, quantisers = x, given, 0
     if planners + quantisers:
         kernel.prologue_kernel[(planners + quantisers,)](
             x,
             scales if given is None else given,
-            q.view(torch.bfloat16) if how.planes else q,
+            q,
             scales,
             rows.ids,
             scratch.order,
@@ -185,7 +191,8 @@ def prologue(rows: Rows, scratch: Scratch, how: Launch) -> tuple[torch.Tensor, t
             PLAN_BLOCK=PAIR_BLOCK,
             BLOCK=shape.block,
             QUANTISED=given is not None,
-            PLANES=how.planes,
+            CODES=how.tile.core == "codes",
+            VALUES=how.tile.core == "values",
             INTERPRETED=how.interpreted,
             num_warps=shape.warps,
             enable_fp_fusion=False,
@@ -204,22 +211,25 @@ def fc1(
     shape, inter = how.tile.fc1, how.geometry.inter
     grid = (-(-inter // shape.columns), places)
     common = _common(how, shape) | {"K": how.geometry.hidden, "INTER": inter}
-    common["INTERPRETED"] = how.interpreted
-    q, scales = quantised
     routes = (scratch.order, scratch.table, experts.w13, experts.s13)
-    if how.planes:
+    inner, scales = inner_of(scratch, how)
+    if how.tile.core == "values":
         kernel_hopper.fc1_values_kernel[grid](
-            q.view(torch.bfloat16),
-            *routes,
-            scratch.inner.view(torch.bfloat16),
-            places,
-            how.limit,
-            **common,
+            quantised[0], *routes, inner, places, how.limit, **common
         )
-    else:
-        kernel.fc1_scaled_kernel[grid](
-            q, scales, *routes, scratch.inner, scratch.inner_scales, places, how.limit, **common
-        )
+        return
+    codes = how.tile.core == "codes"
+    function = kernel_hopper.fc1_codes_kernel if codes else kernel.fc1_scaled_kernel
+    function[grid](*quantised, *routes, inner, scales, places, how.limit, **common)
+
+
+def inner_of(scratch: Scratch, how: Launch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the rows between the products and their scales lie, as the core has them."""
+    if how.tile.core == "values":
+        return scratch.inner.view(torch.bfloat16), scratch.inner_scales
+    if how.tile.core == "codes":
+        return scratch.inner, scratch.inner_scales.view(torch.float32)
+    return scratch.inner, scratch.inner_scales
 
 
 def fc2(rows: Rows, experts: Experts, scratch: Scratch, places: int, how: Launch) -> None:
@@ -229,22 +239,20 @@ def fc2(rows: Rows, experts: Experts, scratch: Scratch, places: int, how: Launch
     common = _common(how, shape) | {"K": how.geometry.inter, "HIDDEN": hidden}
     routes = (scratch.order, scratch.table, experts.w2, experts.s2, rows.weights, scratch.routed)
     strides = (places, rows.weights.stride(0), rows.weights.stride(1))
-    if how.planes:
-        kernel_hopper.fc2_values_kernel[grid](
-            scratch.inner.view(torch.bfloat16),
-            *routes,
-            *strides,
-            **common,
-            INTERPRETED=how.interpreted,
-        )
-    else:
-        kernel.fc2_scaled_kernel[grid](
-            scratch.inner, scratch.inner_scales, *routes, *strides, **common
-        )
+    inner, scales = inner_of(scratch, how)
+    if how.tile.core == "values":
+        kernel_hopper.fc2_values_kernel[grid](inner, *routes, *strides, **common)
+        return
+    codes = how.tile.core == "codes"
+    function = kernel_hopper.fc2_codes_kernel if codes else kernel.fc2_scaled_kernel
+    function[grid](inner, scales, *routes, *strides, **common)
 
 
 def _common(how: Launch, shape: Shape) -> dict[str, Any]:
+    ahead = {"AHEAD": how.ahead, "launch_pdl": how.ahead} if how.tile.core == "codes" else {}
     return {
+        **ahead,
+        "INTERPRETED": how.interpreted,
         "SLOTS": how.geometry.slots,
         "TILE": how.tile.routes,
         "COLUMNS": shape.columns,

@@ -23,6 +23,7 @@ TARGET_MODEL = {
     "TP8": Geometry(experts=384, slots=6, hidden=5120, inter=288),
 }
 IDS = {"ids_ptr": "*i32", "order_ptr": "*i32", "tiles_ptr": "*i32"}
+ROUTES = {"order_ptr": "*i32", "tiles_ptr": "*i32", "w_ptr": "*u8", "s_ptr": "*u8"}
 STRIDES = {"row_stride": "i32", "slot_stride": "i32"}
 OPTIONS = {"enable_fp_fusion": False}
 
@@ -42,7 +43,7 @@ def shipped(target: Target) -> tuple[Shipped, ...]:
         _prologue("bf16", few, target),
         _prologue("e4m3", few, target),
         *products,
-        _reduce(),
+        _reduce(few),
     )
 
 
@@ -69,7 +70,6 @@ def _planners(tile: Tile) -> tuple[Shipped, Shipped]:
 
 
 def _prologue(kind: str, tile: Tile, target: Target) -> Shipped:
-    planes = tile.core == "values"
     shape = prologue_shape(6 * 160)
     return Shipped(
         label=f"prologue {kind}",
@@ -77,8 +77,8 @@ def _prologue(kind: str, tile: Tile, target: Target) -> Shipped:
         signature={
             "x_ptr": "*bf16" if kind == "bf16" else "*u8",
             "x_scales_ptr": "*u8",
-            "q_ptr": "*bf16" if planes else "*u8",
-            "q_scales_ptr": "*u8",
+            "q_ptr": "*bf16" if tile.core == "values" else "*u8",
+            "q_scales_ptr": "*fp32" if tile.core == "codes" else "*u8",
             **IDS,
             **dict.fromkeys(("rows", "x_stride", "x_scales_stride", "routes", "experts"), "i32"),
             **STRIDES,
@@ -91,7 +91,8 @@ def _prologue(kind: str, tile: Tile, target: Target) -> Shipped:
             "PLAN_BLOCK": PAIR_BLOCK,
             "BLOCK": shape.block,
             "QUANTISED": kind != "bf16",
-            "PLANES": planes,
+            "CODES": tile.core == "codes",
+            "VALUES": tile.core == "values",
             "INTERPRETED": False,
         },
         warps=shape.warps,
@@ -102,40 +103,42 @@ def _prologue(kind: str, tile: Tile, target: Target) -> Shipped:
 
 
 def _fc1(name: str, geometry: Geometry, tile: Tile) -> Shipped:
-    values = tile.core == "values"
-    inputs = {"x_ptr": "*bf16"} if values else {"q_ptr": "*u8", "q_scales_ptr": "*u8"}
-    outputs = {"out_ptr": "*bf16"} if values else {"out_ptr": "*u8", "out_scales_ptr": "*u8"}
+    function = {
+        "scaled": kernel.fc1_scaled_kernel,
+        "codes": kernel_hopper.fc1_codes_kernel,
+        "values": kernel_hopper.fc1_values_kernel,
+    }[tile.core]
+    outputs = {name.replace("q_", "out_").replace("x_", "out_"): kind for name, kind in
+               _inputs(tile).items()}
     return _product(
         f"{name} up+gate",
-        kernel_hopper.fc1_values_kernel if values else kernel.fc1_scaled_kernel,
-        {**inputs, **_routes(), **outputs, "places": "i32", "limit": "fp32"},
-        {"K": geometry.hidden, "INTER": geometry.inter, "INTERPRETED": False},
+        function,
+        {**_inputs(tile), **ROUTES, **outputs, "places": "i32", "limit": "fp32"},
+        {"K": geometry.hidden, "INTER": geometry.inter},
         (geometry, tile, tile.fc1),
     )
 
 
 def _fc2(name: str, geometry: Geometry, tile: Tile) -> Shipped:
-    values = tile.core == "values"
-    inputs = {"x_ptr": "*bf16"} if values else {"q_ptr": "*u8", "q_scales_ptr": "*u8"}
+    function = {
+        "scaled": kernel.fc2_scaled_kernel,
+        "codes": kernel_hopper.fc2_codes_kernel,
+        "values": kernel_hopper.fc2_values_kernel,
+    }[tile.core]
+    outputs = {"weights_ptr": "*fp32", "out_ptr": "*bf16", "places": "i32", **STRIDES}
     return _product(
         f"{name} down",
-        kernel_hopper.fc2_values_kernel if values else kernel.fc2_scaled_kernel,
-        {
-            **inputs,
-            **_routes(),
-            "weights_ptr": "*fp32",
-            "out_ptr": "*bf16",
-            "places": "i32",
-            **STRIDES,
-        },
-        {"K": geometry.inter, "HIDDEN": geometry.hidden}
-        | ({"INTERPRETED": False} if values else {}),
+        function,
+        {**_inputs(tile), **ROUTES, **outputs},
+        {"K": geometry.inter, "HIDDEN": geometry.hidden},
         (geometry, tile, tile.fc2),
     )
 
 
-def _routes() -> dict[str, str]:
-    return {"order_ptr": "*i32", "tiles_ptr": "*i32", "w_ptr": "*u8", "s_ptr": "*u8"}
+def _inputs(tile: Tile) -> dict[str, str]:
+    if tile.core == "values":
+        return {"x_ptr": "*bf16"}
+    return {"q_ptr": "*u8", "q_scales_ptr": "*fp32" if tile.core == "codes" else "*u8"}
 
 
 def _product(
@@ -146,12 +149,15 @@ def _product(
     where: tuple[Geometry, Tile, Shape],
 ) -> Shipped:
     geometry, tile, shape = where
+    ahead = {"AHEAD": tile.ahead} if tile.core == "codes" else {}
     return Shipped(
         label=f"{name} {tile.routes}x{shape.columns}x{shape.depth}",
         kernel=function,
         signature=signature,
         constants={
             **constants,
+            **ahead,
+            "INTERPRETED": False,
             "SLOTS": geometry.slots,
             "TILE": tile.routes,
             "COLUMNS": shape.columns,
@@ -165,7 +171,7 @@ def _product(
     )
 
 
-def _reduce() -> Shipped:
+def _reduce(tile: Tile) -> Shipped:
     return Shipped(
         label="sum over slots",
         kernel=kernel.reduce_kernel,
@@ -177,7 +183,7 @@ def _reduce() -> Shipped:
             **STRIDES,
             "out_stride": "i32",
         },
-        constants={"HIDDEN": 5120, "SLOTS": 6, "BLOCK": REDUCE_COLUMNS},
+        constants={"HIDDEN": 5120, "SLOTS": 6, "BLOCK": REDUCE_COLUMNS, "AHEAD": tile.ahead},
         warps=4,
         stages=3,
         aligned=("out_stride",),

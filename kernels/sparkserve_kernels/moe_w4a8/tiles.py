@@ -7,9 +7,10 @@ from typing import Literal
 
 from sparkserve_kernels.target import Family
 
-Core = Literal["scaled", "values"]
-"""How operands reach the matrix unit. ``scaled``: e4m3 with block scales (Spark). ``values``: bf16
-with the scales multiplied in (Hopper)."""
+Core = Literal["scaled", "codes", "values"]
+"""How operands reach the matrix unit. ``scaled``: e4m3 with block scales (Spark). ``codes``: fp16
+without scales, each group's sum scaled after it (Hopper, few rows). ``values``: bf16 with the
+scales multiplied in (Hopper, many rows)."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,13 @@ class Tile:
     """Routes of one expert that a program multiplies."""
     fc1: Shape
     fc2: Shape
+    ahead: bool = False
+    """Launch each kernel while the one before it still runs (core ``codes`` only)."""
 
 
 SPARK_FEW = Tile("scaled", 16, Shape(32, 128, 4, 3), Shape(64, 64, 2, 4))
 SPARK_MANY = Tile("scaled", 64, Shape(64, 64, 8, 3), Shape(128, 64, 8, 3))
-HOPPER_FEW = Tile("values", 8, Shape(32, 128, 2, 4), Shape(64, 64, 2, 6))
+HOPPER_FEW = Tile("codes", 8, Shape(32, 512, 8, 3), Shape(64, 64, 2, 6), ahead=True)
 HOPPER_MANY = Tile("values", 64, Shape(64, 128, 4, 3), Shape(128, 64, 4, 3))
 
 TABLE: dict[Family, tuple[tuple[int, Tile], ...]] = {
