@@ -174,6 +174,28 @@ class TestRoutes:
         assert same_bits(got.ids, want.ids)
         assert torch.equal(got.weights.isnan(), want.weights.isnan())
 
+    @pytest.mark.parametrize("level", [-200.0, -86.0, -20.0, 0.5, 30.0, 1e10, 1e38])
+    @pytest.mark.parametrize("tile", TILES_OF_ALL, ids=str)
+    def test_gaps_that_the_rough_search_cannot_see_are_decided_exactly(
+        self, tile, level, generator, device
+    ):
+        """Twelve near the top, from one last place apart to the margin, at every size of a."""
+        scores = torch.full((3, 384), level - abs(level) - 1.0, device=device)
+        near = torch.rand(3, 12, generator=generator, device=device)
+        steps = torch.tensor([[1e-7], [3e-6], [1e-4]], device=device)
+        places = torch.randperm(384, generator=generator, device=device)[:12]
+        scores[:, places] = level * (1 + near * steps)
+        bias = torch.zeros(384, device=device)
+        assert same_routes(launched(scores, bias, tile), reference.router_topk(scores, bias))
+        bias[places] = 100.0 + near[0] * 1e-4
+        assert same_routes(launched(scores, bias, tile), reference.router_topk(scores, bias))
+
+    def test_large_biases_decide_as_computed(self, generator, device):
+        scores, bias = draw(4, 384, generator)
+        for factor in (1e3, 1e6, 1e30, 1e38):
+            got = router_topk(scores, bias * factor)
+            assert same_routes(got, reference.router_topk(scores, bias * factor))
+
     def test_a_bias_of_nan_ranks_first_and_weighs_by_its_score(self, generator, device):
         scores, bias = draw(2, 384, generator)
         bias[200] = torch.nan

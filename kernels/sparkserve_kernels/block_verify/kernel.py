@@ -89,10 +89,14 @@ def exponential(word, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
-def next_weight(weight, p_row, q_row, token):
-    """w_i from w_{i-1} and the rows of both distributions at the i-th draft."""
-    own = tl.maximum(tl.load(q_row + token), LEAST)
-    return tl.minimum(tl.div_rn(weight * tl.load(p_row + token), own), 1.0)
+def next_weight(weight, p_row, q_row, token, counts):
+    """w_i from w_{i-1}, the rows of both distributions at the i-th draft, and whether it counts.
+
+    Loads hang on no branch, so that those of all drafts are under way at once.
+    """
+    p = tl.load(p_row + token, mask=counts, other=0.0)
+    q = tl.maximum(tl.load(q_row + token, mask=counts, other=1.0), LEAST)
+    return tl.where(counts, tl.minimum(tl.div_rn(weight * p, q), 1.0), weight)
 
 
 @triton.jit
@@ -151,14 +155,57 @@ def mass_kernel(
     elif (row > 0) & (row < live):
         p = tl.load(p_first + row * target_row + column, mask=real, other=0.0)
         q = tl.load(q_first + row * draft_row + column, mask=real, other=0.0)
-        weight = 1.0
-        for i in range(row):
+        weight = tl.full((), 1.0, tl.float32)
+        for i in tl.static_range(DRAFTS):
             token = tl.load(tokens + request * DRAFTS + i)
-            weight = next_weight(weight, p_first + i * target_row, q_first + i * draft_row, token)
+            p_own = p_first + i * target_row
+            q_own = q_first + i * draft_row
+            weight = next_weight(weight, p_own, q_own, token, i < row)
         tl.store(masses + place, tl.sum(tl.maximum(weight * p - q, 0.0), axis=0))
 
 
 @triton.jit
+def accepted_drafts(
+    target,
+    draft,
+    tokens,
+    noise,
+    masses,
+    request,
+    live,
+    pieces,
+    DRAFTS: tl.constexpr,
+    PIECES: tl.constexpr,
+):
+    """How many drafts of a request are accepted, and the weight w there."""
+    p_row, target_row = target
+    q_row, draft_row = draft
+    every = tl.arange(0, PIECES)
+    lane = tl.arange(0, 8)
+    weights = tl.zeros((8,), dtype=tl.float32)
+    chances = tl.zeros((8,), dtype=tl.float32)
+    weight = tl.full((), 1.0, tl.float32)
+    for i in tl.static_range(1, DRAFTS + 1):
+        token = tl.load(tokens + i - 1)
+        weight = next_weight(weight, p_row, q_row, token, i <= live)
+        p_row += target_row
+        q_row += draft_row
+        part = tl.load(masses + i * pieces + every, mask=(every < pieces) & (i < live), other=0.0)
+        mass = tl.sum(part, axis=0)
+        whole = mass + (1.0 - weight)
+        some = whole > 0.0
+        inner = tl.where(some, tl.div_rn(mass, tl.where(some, whole, 1.0)), 1.0)
+        chance = tl.where(i < live, inner, tl.where(i <= live, weight, 0.0))
+        chances = tl.where(lane == i - 1, chance, chances)
+        weights = tl.where(lane == i - 1, weight, weights)
+    word, _, _, _ = draw(noise, request, lane.to(tl.uint32), USE=0)
+    eta = (word >> 8).to(tl.float32) * 5.9604644775390625e-08
+    accepted = tl.max(tl.where(eta < chances, lane + 1, 0), axis=0)
+    kept = tl.sum(tl.where(lane == accepted - 1, weights, 0.0), axis=0)
+    return accepted, tl.where(accepted == 0, 1.0, kept)
+
+
+@triton.jit(do_not_specialize=["pieces"])
 def race_kernel(
     target,
     draft,
@@ -175,7 +222,7 @@ def race_kernel(
     target_row: tl.int64,
     draft_stride: tl.int64,
     draft_row: tl.int64,
-    pieces,
+    pieces: tl.int32,
     DRAFTS: tl.constexpr,
     HAS_LIVE: tl.constexpr,
     HAS_GREEDY: tl.constexpr,
@@ -197,30 +244,18 @@ def race_kernel(
     live = live_drafts(live_lengths, request, DRAFTS, HAS_LIVE)
     p_first = target + request * target_stride
     q_first = draft + request * draft_stride
-    every = tl.arange(0, PIECES)
-    accepted = 0
-    kept = 1.0
-    weight = 1.0
-    for i in tl.static_range(1, DRAFTS + 1):
-        if i <= live:
-            token = tl.load(tokens + request * DRAFTS + i - 1)
-            weight = next_weight(
-                weight, p_first + (i - 1) * target_row, q_first + (i - 1) * draft_row, token
-            )
-            chance = weight
-            if i < live:
-                first = masses + (request * (DRAFTS + 1) + i) * pieces
-                mass = tl.sum(tl.load(first + every, mask=every < pieces, other=0.0), axis=0)
-                whole = mass + (1.0 - weight)
-                some = whole > 0.0
-                chance = tl.where(some, tl.div_rn(mass, tl.where(some, whole, 1.0)), 1.0)
-            # One counter, as a tensor of one element: the scalar form of philox.
-            number = tl.full((1,), i - 1, tl.uint32)
-            word, _, _, _ = draw(noise, request, number, USE=0)
-            eta = tl.max((word >> 8).to(tl.float32) * 5.9604644775390625e-08, axis=0)
-            if eta < chance:
-                accepted = i
-                kept = weight
+    accepted, kept = accepted_drafts(
+        (p_first, target_row),
+        (q_first, draft_row),
+        tokens + request * DRAFTS,
+        noise,
+        masses + request * (DRAFTS + 1) * pieces,
+        request,
+        live,
+        pieces,
+        DRAFTS,
+        PIECES,
+    )
     quarter = (vocabulary + 3) // 4
     n = part * BLOCK + tl.arange(0, BLOCK)
     w0, w1, w2, w3 = draw(noise, request, n.to(tl.uint32), USE=1)
@@ -314,7 +349,7 @@ def race_winner(times, runners, request, parts, PARTS: tl.constexpr):
     return tl.min(tl.where(score == tl.max(score, axis=0), token, NO_TOKEN), axis=0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pieces", "parts"])
 def verdict_kernel(
     tokens,
     live_lengths,
@@ -325,8 +360,8 @@ def verdict_kernel(
     times,
     runners,
     corrections,
-    pieces,
-    parts,
+    pieces: tl.int32,
+    parts: tl.int32,
     DRAFTS: tl.constexpr,
     HAS_LIVE: tl.constexpr,
     HAS_GREEDY: tl.constexpr,

@@ -1,11 +1,13 @@
-"""Route tokens: read a row of scores once, keep it in registers, and take the best in rounds.
+"""Route tokens: read a row of scores once, find its likely best roughly, and prove them exactly.
 
-a = sqrt(log(1 + exp(s))) by the formula of ``numerics.elementary``; rank by a + bias as integers in
-the order of floats (spec: kernels.md section 6.1). Reads 4 bytes per expert and row and writes 8
-per route. One warp holds a row, so that a round is two reductions inside a warp and no barrier: the
-greatest rank, then the least id that has it. Weights come from scores read again by id: that costs
-a hit in the cache, where a sum over the row would cost five shuffles in every round. Beside its
-bytes a row costs some 900 instructions, half of them the formula: they bound large batches.
+a = sqrt(log(1 + exp(s))) by the formula of ``numerics.elementary``; rank by a + bias (spec:
+kernels.md section 6.1). Reads 4 bytes per expert and row and writes 8 per route. The exact formula
+on all experts would bound large batches: some 900 instructions a row. So a row is first searched by
+a short formula with a proven error, on keys that hold an expert's id in their low bits: a round is
+one reduction inside a warp. The few found are then ranked by the exact formula; if these ranks fall
+strictly, and the last is above all that the others can be, the short formula has changed nothing.
+Else (a tie, a NaN, a gap within the error: less than one row in 100 of random scores) the row is
+searched again by the exact formula alone.
 """
 
 from __future__ import annotations
@@ -37,6 +39,14 @@ LOG1P_7 = tl.constexpr(elementary.LOG1P_UNIT[7])
 LOG1P_8 = tl.constexpr(elementary.LOG1P_UNIT[8])
 FIRST = tl.constexpr(0x7FFFFFFF)
 """Rank of NaN."""
+ROUGH_0 = tl.constexpr(0.9999432563781738)
+ROUGH_1 = tl.constexpr(-0.49697771668434143)
+ROUGH_2 = tl.constexpr(0.30630046129226685)
+ROUGH_3 = tl.constexpr(-0.1574263572692871)
+ROUGH_4 = tl.constexpr(0.041346851736307144)
+"""log(1 + z)/z for 0 <= z <= 1, by powers of z; error below 5.7e-5."""
+MARGIN = tl.constexpr(2.0**-14)
+"""Twice what the short formula's error can make of a part of a."""
 GONE = tl.constexpr(-0x80000000)
 """Rank of what is chosen or no expert: below that of minus infinity."""
 
@@ -80,6 +90,80 @@ def rank_of(b, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
+def rough_keys(scores, bias, expert, EXPERTS: tl.constexpr, INTERPRETED: tl.constexpr):
+    """Keys of some experts of one row, and a by the short formula.
+
+    A key is the rank of a + bias with 511 - expert in its low 9 bits: keys differ, and none is
+    above its rank with these bits set. a errs by less than 3e-5 of itself.
+    """
+    real = expert < EXPERTS
+    s = tl.load(scores + expert, mask=real, other=0.0)
+    b = tl.load(bias + expert, mask=real, other=0.0)
+    z = tl.exp2(tl.abs(s) * MINUS_LOG2_E)
+    p = tl.fma(z, ROUGH_4, ROUGH_3)
+    p = tl.fma(z, p, ROUGH_2)
+    p = tl.fma(z, p, ROUGH_1)
+    p = tl.fma(z, p, ROUGH_0)
+    a = tl.sqrt(tl.fma(z, p, tl.where(s > 0.0, s, 0.0)))
+    key = (rank_of(a + b, INTERPRETED) & ~511) | (511 - expert)
+    return tl.where(real, key, GONE), tl.where(real, a, 0.0)
+
+
+@triton.jit
+def likely_experts(
+    scores,
+    bias,
+    slot,
+    EXPERTS: tl.constexpr,
+    CHOSEN: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """The CHOSEN experts of greatest keys, the same moved up by a slot, and a limit to all others.
+
+    Each of 128 lanes holds every 128th expert, sorted once; a round then looks at the lanes' heads
+    alone and moves up the list whose head won. No a + bias of an expert that is not among them is
+    above the limit; it is NaN where there are no others.
+    """
+    expert = tl.arange(0, 128)
+    k0, most = rough_keys(scores, bias, expert, EXPERTS, INTERPRETED)
+    k1 = tl.full((128,), GONE, tl.int32)
+    k2 = k1
+    k3 = k1
+    if EXPERTS > 128:
+        k1, a = rough_keys(scores, bias, expert + 128, EXPERTS, INTERPRETED)
+        most = tl.maximum(most, a)
+        k0, k1 = tl.maximum(k0, k1), tl.minimum(k0, k1)
+    if EXPERTS > 256:
+        k2, a = rough_keys(scores, bias, expert + 256, EXPERTS, INTERPRETED)
+        most = tl.maximum(most, a)
+        k1, k2 = tl.maximum(k1, k2), tl.minimum(k1, k2)
+        k0, k1 = tl.maximum(k0, k1), tl.minimum(k0, k1)
+    if EXPERTS > 384:
+        k3, a = rough_keys(scores, bias, expert + 384, EXPERTS, INTERPRETED)
+        most = tl.maximum(most, a)
+        k2, k3 = tl.maximum(k2, k3), tl.minimum(k2, k3)
+        k1, k2 = tl.maximum(k1, k2), tl.minimum(k1, k2)
+        k0, k1 = tl.maximum(k0, k1), tl.minimum(k0, k1)
+    chosen = tl.zeros((8,), dtype=tl.int32)
+    following = tl.zeros((8,), dtype=tl.int32)
+    for turn in tl.static_range(CHOSEN):
+        best = tl.max(k0, axis=0)
+        winner = 511 - (best & 511)
+        chosen = tl.where(slot == turn, winner, chosen)
+        following = tl.where(slot == turn - 1, winner, following)
+        won = k0 == best
+        k0 = tl.where(won, k1, k0)
+        k1 = tl.where(won, k2, k1)
+        k2 = tl.where(won, k3, k2)
+        k3 = tl.where(won, GONE, k3)
+    # As integers: a is not negative, and their maximum is one instruction.
+    largest = tl.max(most.to(tl.int32, bitcast=True), axis=0).to(tl.float32, bitcast=True)
+    rank = tl.max(k0, axis=0) | 511
+    highest = (rank ^ ((rank >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+    return chosen, following, highest + (largest + tl.abs(highest)) * MARGIN
+
+
+@triton.jit
 def in_order(rank, expert, later_rank, later_expert):
     """Two ranks in descending order with their experts; equal ones stay as they are."""
     swap = later_rank > rank
@@ -109,11 +193,7 @@ def best_experts(
     CHOSEN: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """Experts of one row, best first, in the first CHOSEN of 8 slots.
-
-    Each of 128 lanes holds every 128th expert, sorted once; a round then looks at the lanes' heads
-    alone and moves up the list whose head won.
-    """
+    """Experts of one row by the exact formula, best first, in the first CHOSEN of 8 slots."""
     e0 = tl.arange(0, 128)
     e1 = e0 + 128
     e2 = e0 + 256
@@ -149,6 +229,37 @@ def best_experts(
     return chosen
 
 
+@triton.jit
+def searched_again(
+    scores,
+    biases,
+    rows,
+    chosen,
+    row_stride,
+    EXPERTS: tl.constexpr,
+    CHOSEN: tl.constexpr,
+    HAS_IMAGE: tl.constexpr,
+    ROWS: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """The experts ``chosen``, but by the exact formula in rows that are not proven."""
+    sources, images, proven = rows
+    slot = tl.arange(0, 8)
+    turn = tl.arange(0, ROWS)
+    for r in range(ROWS):
+        mine = turn == r
+        if tl.sum(tl.where(mine, proven, 0), axis=0) == 0:
+            source = tl.sum(tl.where(mine, sources, 0), axis=0)
+            bias = biases[0]
+            if HAS_IMAGE:
+                image = tl.sum(tl.where(mine, images, 0), axis=0)
+                bias = tl.where(image != 0, biases[1], bias)
+            first = scores + source.to(tl.int64) * row_stride
+            best = best_experts(first, bias, slot, EXPERTS, CHOSEN, INTERPRETED)
+            chosen = tl.where(mine[:, None], best[None, :], chosen)
+    return chosen
+
+
 @triton.jit(do_not_specialize=["count", "image_token"])
 def router_topk_kernel(
     scores,
@@ -177,7 +288,10 @@ def router_topk_kernel(
     turn = tl.arange(0, ROWS)
     begin = tl.program_id(0) * ROWS
     sources = tl.zeros((ROWS,), dtype=tl.int32)
+    images = tl.zeros((ROWS,), dtype=tl.int32)
+    limits = tl.zeros((ROWS,), dtype=tl.float32)
     chosen = tl.zeros((ROWS, 8), dtype=tl.int32)
+    following = tl.zeros((ROWS, 8), dtype=tl.int32)
     for r in tl.static_range(ROWS):
         source = tl.minimum(begin + r, count - 1)
         if HAS_LIVE:
@@ -186,15 +300,46 @@ def router_topk_kernel(
             source = tl.where(dead, request * REQUEST, source)
         own_bias = bias
         if HAS_IMAGE:
-            own_bias = tl.where(tl.load(tokens + source) == image_token, bias_vl, bias)
+            image = tl.load(tokens + source) == image_token
+            own_bias = tl.where(image, bias_vl, bias)
+            images = tl.where(turn == r, image.to(tl.int32), images)
         first = scores + source.to(tl.int64) * row_stride
-        best = best_experts(first, own_bias, slot, EXPERTS, CHOSEN, INTERPRETED)
+        likely, later, limit = likely_experts(first, own_bias, slot, EXPERTS, CHOSEN, INTERPRETED)
         sources = tl.where(turn == r, source, sources)
-        chosen = tl.where((turn == r)[:, None], best[None, :], chosen)
+        limits = tl.where(turn == r, limit, limits)
+        mine = (turn == r)[:, None]
+        chosen = tl.where(mine, likely[None, :], chosen)
+        following = tl.where(mine, later[None, :], following)
 
-    used = (slot < CHOSEN)[None, :]
-    place = sources.to(tl.int64)[:, None] * row_stride + chosen
-    a = tl.where(used, sqrt_softplus(tl.load(scores + place), INTERPRETED), 0.0)
+    used = tl.broadcast_to((slot < CHOSEN)[None, :], (ROWS, 8))
+    first = scores + sources.to(tl.int64)[:, None] * row_stride
+    a = sqrt_softplus(tl.load(first + chosen, mask=used, other=0.0), INTERPRETED)
+    inner = tl.broadcast_to((slot < CHOSEN - 1)[None, :], (ROWS, 8))
+    next_a = sqrt_softplus(tl.load(first + following, mask=inner, other=0.0), INTERPRETED)
+    b = tl.load(bias + chosen, mask=used, other=0.0)
+    next_b = tl.load(bias + following, mask=inner, other=0.0)
+    if HAS_IMAGE:
+        of_image = (images != 0)[:, None]
+        b = tl.where(of_image, tl.load(bias_vl + chosen, mask=used, other=0.0), b)
+        next_b = tl.where(of_image, tl.load(bias_vl + following, mask=inner, other=0.0), next_b)
+    bound = tl.where(inner, next_a + next_b, limits[:, None])
+    # A comparison with NaN is false, and so a row that has one is searched again.
+    proven = tl.min(((a + b > bound) | (slot >= CHOSEN)[None, :]).to(tl.int32), axis=1)
+    if tl.min(proven, axis=0) == 0:
+        chosen = searched_again(
+            scores,
+            (bias, bias_vl),
+            (sources, images, proven),
+            chosen,
+            row_stride,
+            EXPERTS,
+            CHOSEN,
+            HAS_IMAGE,
+            ROWS,
+            INTERPRETED,
+        )
+        a = sqrt_softplus(tl.load(first + chosen, mask=used, other=0.0), INTERPRETED)
+    a = tl.where(used, a, 0.0)
     # Sums of two at a time: every layout adds in this one order.
     four = tl.sum(tl.reshape(a, (ROWS, 2, 4)), axis=1)
     two = tl.sum(tl.reshape(four, (ROWS, 2, 2)), axis=1)
