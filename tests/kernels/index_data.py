@@ -1,4 +1,4 @@
-"""Random inputs of the indexer's kernels; groups of a vector differ by at most 2^3 in scale."""
+"""Random inputs of the indexer's kernels; group scales of a vector differ by at most 2^4."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def draw_keys(count: int, generator: torch.Generator) -> torch.Tensor:
         0, 256, (count, 68), dtype=torch.uint8, device=device, generator=generator
     )
     records[:, 64:] = torch.randint(
-        122, 126, (count, 4), dtype=torch.uint8, device=device, generator=generator
+        121, 126, (count, 4), dtype=torch.uint8, device=device, generator=generator
     )
     return records
 

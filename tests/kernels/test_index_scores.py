@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from sparkserve_kernels.checks import KernelArgumentError
+from sparkserve_kernels.index_quant.api import index_quant, index_quant_to_pages
 from sparkserve_kernels.index_scores import launch, reference
 from sparkserve_kernels.index_scores.api import (
     KeyPages,
@@ -119,6 +120,48 @@ def test_blocks_of_keys_join_to_the_whole(device, generator):
     tile, target = TILES["narrow"], paths(device)[0]
     parts = [launched(rows, keys, 8, tile, target, first=first) for first in range(0, 40, 8)]
     assert same_bits(torch.cat(parts, dim=1), launched(rows, keys, 40, tile, target))
+
+
+def test_a_launch_writes_only_its_rows_and_columns(device, generator):
+    starts = torch.tensor([0, 3, 3, 7], dtype=torch.int32, device=device)
+    rows = draw_rows(7, 24, generator)
+    keys = paged([draw_keys(24, generator) for _ in range(3)], slots=8, generator=generator)
+    lines = score_rows(*rows, starts)
+    whole = reference.index_scores(*rows[:3], keys, rows[3], row_starts=starts)
+    target = paths(device)[0]
+    for begin, end in ((0, 2), (2, 5), (4, 7), (6, 7)):
+        around = torch.full((end - begin + 2, 30), 7.0, device=device)
+        window = around[1:-1, 5:18]
+        part = lines.part(begin, end).widened(TILES["wide"], target)
+        launch.launch_scores(part, keys, window, 8, tile=TILES["wide"], target=target)
+        want = whole[begin:end, 8:21]
+        # Tiles that no row sees keep what they held.
+        assert same_bits(window, torch.where(window == 7.0, window, want))
+        assert torch.equal(torch.isfinite(want), torch.isfinite(window) & (window != 7.0))
+        around[1:-1, 5:18] = 7.0
+        assert (around == 7.0).all()
+
+
+def test_what_the_quantiser_writes_is_what_is_scored(device, generator):
+    q = torch.randn((3, 32, 128), device=device, generator=generator).bfloat16()
+    k = torch.randn((20, 128), device=device, generator=generator).bfloat16()
+    weights = torch.rand((3, 32), device=device, generator=generator)
+    visible = torch.tensor([20, 7, 1], dtype=torch.int32, device=device)
+    payload, scales = index_quant(q)
+    pages = torch.full((4, 8 * 68), 0xFF, dtype=torch.uint8, device=device)
+    table = torch.tensor([[3, 0, 2]], dtype=torch.int32, device=device)
+    slots = (table[0].long()[:, None] * 8 + torch.arange(8, device=device)).flatten()[:20]
+    index_quant_to_pages(k, slots, pages, 8)
+    keys = KeyPages(pages, table, slots=8)
+    found = index_scores(payload, scales, weights, keys, visible, key_count=20)
+    assert same_bits(
+        found, index_scores(payload, scales, weights, KeyRecords(*index_quant(k)), visible)
+    )
+    products = torch.einsum("thd,nd->tnh", q.double(), k.double()).clamp_min(0)
+    exact = (products * weights[:, None].double()).sum(-1)
+    seen = torch.isfinite(found)
+    # Two roundings to four bits on either side.
+    assert 0.01 < relative_l2(found[seen], exact[seen]) < 0.15
 
 
 def test_candidate_scores_are_those_of_all_keys(device, generator):

@@ -90,10 +90,10 @@ def test_blocks_of_keys_do_not_change_the_selection(kind, cuts, generator):
     assert torch.equal(selected(scores, visible, SMALL, cuts), brute(scores, visible, 16))
 
 
-@pytest.mark.parametrize("segments", [2, 5, 13])
+@pytest.mark.parametrize("segments", [2, 7])
 @pytest.mark.parametrize("cuts", [(), (40,)])
 def test_segments_do_not_change_the_selection(segments, cuts, generator, monkeypatch):
-    scores = KINDS["few values"]((3, 101), generator)
+    scores = KINDS["few values"]((2, 79), generator)
     visible = everyone(scores)
     visible[1] = 59
     found = selected(scores, visible, TINY, cuts, segments, monkeypatch)

@@ -113,8 +113,9 @@ def index_scores(
 
     Returns:
         [rows, key_count] fp32; -inf at keys that are not visible. No rows or keys: empty.
-        A score has the same bits whatever the other rows, the tile and the layout of the keys, as
-        long as group exponents within a vector pair lie within 2^11 of each other.
+        A score has the same bits whatever the other rows, the tile and the layout of the keys,
+        while the four products of a query's and a key's group scales lie within 2^9 of each other;
+        beyond that only whatever the other rows and the layout, at one tile.
 
     Raises:
         KernelArgumentError: an argument that does not fit.

@@ -8,9 +8,9 @@ most of, are read and decoded once per program. Heads are batched as columns of 
 sum over heads is nearly free of exchanges between threads.
 
 Bytes: 68 per key and row split; flops: 2 * rows * keys * 32 * 128. Products of e2m1 values with
-power-of-two scales are exact, and so is their sum in fp32 while the group exponents of a pair of
-vectors lie within 2^11 of each other; the sum over heads follows one fixed tree of pairs. The
-result is then independent of tile, path and GPU.
+power-of-two scales are exact, and so is their sum in fp32 while the products of the groups' scales
+lie within 2^9 of each other (128 * 36 / 0.25 * 2^9 < 2^24); the sum over heads follows one fixed
+tree of pairs. The result is then independent of tile, path and GPU.
 """
 
 from __future__ import annotations
