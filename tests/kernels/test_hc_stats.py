@@ -6,7 +6,7 @@ import pytest
 import torch
 from sparkserve_kernels.checks import KernelArgumentError
 from sparkserve_kernels.hc_stats import api, reference
-from sparkserve_kernels.hc_stats.api import HC_EPS, HcStats, hc_stats
+from sparkserve_kernels.hc_stats.api import HC_EPS, HcStats, cut_weight, hc_stats
 from sparkserve_kernels.hc_stats.tiles import (
     FINISH,
     TILES,
@@ -61,12 +61,12 @@ def rows_of(stats, rows):
     return HcStats(*(value[rows] for value in stats))
 
 
-def by_tile(arguments, mode, tile, finish=None):
+def by_tile(arguments, mode, tile, finish=None, parts=None):
     """The outputs by one tile of whatever family."""
     residual, fn, *gates = arguments
     shapes = ((4,), (4,), (4, 4))
     out = HcStats(*(fn.new_empty(residual.shape[0], *shape) for shape in shapes))
-    partials = api.launch_sums(residual, fn, mode, tile)
+    partials = api.launch_sums(residual, fn, parts, mode, tile)
     api.launch_finish(partials, tuple(gates), out, tile=finish)
     return out
 
@@ -102,9 +102,11 @@ def test_every_bit_of_a_weight_counts(mode, generator, device):
     x = torch.zeros(len(columns), 4 * FEW, dtype=torch.bfloat16, device=device)
     x[range(len(columns)), columns] = 1.0
     tile = tiles_here(mode)[0]
-    partials = api.launch_sums(x.view(-1, 4, FEW), fn, mode, tile)
-    assert torch.equal(partials.products.sum(0), fn.T[columns])
-    assert torch.equal(partials.squares.sum(0), torch.ones_like(partials.squares[0]))
+    for parts in (None, cut_weight(fn)):
+        partials = api.launch_sums(x.view(-1, 4, FEW), fn, parts, mode, tile)
+        assert torch.equal(partials.products.sum(0), fn.T[columns])
+        assert torch.equal(partials.squares.sum(0), torch.ones_like(partials.squares[0]))
+    assert torch.equal(cut_weight(fn).double().sum(0), fn.double())
 
 
 def test_gates_of_nothing_worked_out_by_hand(generator, device):
@@ -157,15 +159,27 @@ def test_every_tile_has_the_same_bits(mode, generator):
     arguments = inputs(3, FEW, generator)
     want = hc_stats(*arguments, mode=mode)
     for tile in tiles_here(mode):
-        assert all_same(by_tile(arguments, mode, tile), want), tile
+        for parts in (None, cut_weight(arguments[1])):
+            assert all_same(by_tile(arguments, mode, tile, parts=parts), want), tile
 
 
-@pytest.mark.parametrize("finish", [*FINISH.values(), FinishTile(8, 2), FinishTile(32, 4)])
+@pytest.mark.parametrize(
+    "finish", [*FINISH.values(), FinishTile(16, 4), FinishTile(8, 2), FinishTile(1, 1)]
+)
 def test_every_finish_has_the_same_bits(finish, generator):
     arguments = inputs(9, 64, generator)
     assert all_same(
         by_tile(arguments, "splitk", tiles_here("splitk")[0], finish), hc_stats(*arguments)
     )
+
+
+def test_parts_of_the_weight_stand_for_it(generator):
+    residual, fn, *gates = inputs(3, FEW, generator)
+    want = hc_stats(residual, fn, *gates)
+    unread = torch.full_like(fn, math.nan)
+    for mode in MODES:
+        got = hc_stats(residual, unread, *gates, parts=cut_weight(fn), mode=mode)
+        assert all_same(got, want)
 
 
 def test_groups_of_a_program_change_nothing(generator):
@@ -258,7 +272,7 @@ def test_a_hint_chooses_in_the_place_of_rows(generator, monkeypatch):
     arguments = inputs(2, 64, generator)
     seen = []
     launch = api.launch_sums
-    monkeypatch.setattr(api, "launch_sums", lambda *a: seen.append(a[2:]) or launch(*a))
+    monkeypatch.setattr(api, "launch_sums", lambda *a: seen.append(a[3:]) or launch(*a))
     plain = hc_stats(*arguments)
     hinted = hc_stats(*arguments, rows_hint=4096)
     assert [mode for mode, _ in seen] == ["splitk", "walk"]
@@ -282,12 +296,24 @@ def test_a_hint_chooses_in_the_place_of_rows(generator, monkeypatch):
         ({"fn": lambda t: t.T.contiguous().T}, r"fn: strides \[1, 24\]"),
         ({"scale": lambda t: t[:2]}, r"scale: shape \[2\], expected \[3\]"),
         ({"base": lambda t: t.double()}, "base: dtype float64, expected float32"),
+        (
+            {"parts": lambda _: torch.zeros(2, 24, 256)},
+            r"parts: shape \[2, 24, 256\], expected \[3, 24, 256\]",
+        ),
+        (
+            {"parts": lambda _: torch.zeros(3, 24, 256)},
+            "parts: dtype float32, expected bfloat16",
+        ),
         ({"mode": lambda _: "run"}, "mode 'run', expected one of splitk, walk"),
     ],
 )
 def test_refusals_name_both_values(change, message, generator):
     names = ("residual", "fn", "scale", "base")
-    arguments = {**dict(zip(names, inputs(3, 64, generator), strict=True)), "mode": None}
+    arguments = {
+        **dict(zip(names, inputs(3, 64, generator), strict=True)),
+        "mode": None,
+        "parts": None,
+    }
     for name, how in change.items():
         arguments[name] = how(arguments[name])
     with pytest.raises(KernelArgumentError, match=message):

@@ -15,5 +15,5 @@ class Tile:
     warps: int
 
 
-TILES: dict[Family, Tile] = {"spark": Tile(1024, 4), "hopper": Tile(1024, 4)}
+TILES: dict[Family, Tile] = {"spark": Tile(512, 4), "hopper": Tile(512, 4)}
 """Per family, for any number of rows. No Spark was measured: its tile is the H200's."""

@@ -18,7 +18,15 @@ from sparkserve_kernels.target import supports, target_of
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["HcStats", "Partials", "hc_stats", "is_supported", "launch_finish", "launch_sums"]
+__all__ = [
+    "HcStats",
+    "Partials",
+    "cut_weight",
+    "hc_stats",
+    "is_supported",
+    "launch_finish",
+    "launch_sums",
+]
 
 STREAMS = 4
 OUTPUTS = 24
@@ -27,6 +35,8 @@ SLICE = 256
 """Columns whose products the matrix units add up."""
 GROUP = 10
 """Slices added before groups are."""
+PARTS = 3
+"""bf16 numbers of eight bits that make up an fp32 weight."""
 ITERATIONS = 20
 RMS_EPS = 1e-20
 """The model's rms_norm_eps."""
@@ -67,6 +77,7 @@ def hc_stats(
     scale: torch.Tensor,
     base: torch.Tensor,
     *,
+    parts: torch.Tensor | None = None,
     mode: Mode | None = None,
     rms_eps: float = RMS_EPS,
     hc_eps: float = HC_EPS,
@@ -79,6 +90,8 @@ def hc_stats(
     fn: [24, 4*H] fp32, contiguous.
     scale: [3] fp32, of pre, post and comb.
     base: [24] fp32.
+    parts: [3, 24, 4*H] bf16 as ``cut_weight(fn)`` makes them, contiguous; fn is then not read. They
+        are half as many bytes again and spare the cutting: for the walk. The bits are the same.
     mode: how the sums are spread over programs; None chooses by rows. Both give the same bits.
     rows_hint: rows by which mode and tile are chosen, where ranks share the rows out.
 
@@ -93,7 +106,14 @@ def hc_stats(
     Notes:
         kernels.md section 9; order of the additions: ``kernel``.
     """
+    import torch
+
     _check(residual, fn, scale, base)
+    if parts is not None:
+        require_shape("parts", parts, (PARTS, *fn.shape))
+        require_dtype("parts", parts, torch.bfloat16)
+        require_contiguous("parts", parts)
+        require_same_device(residual=residual, parts=parts)
     rows = residual.shape[0] if rows_hint is None else rows_hint
     chosen = mode or mode_for(rows)
     if chosen not in FINISH:
@@ -101,9 +121,32 @@ def hc_stats(
     out = _outputs(residual)
     if residual.shape[0]:
         tile = tile_for(target_of(residual).family, chosen, rows)
-        partials = launch_sums(residual, fn, chosen, tile)
+        partials = launch_sums(residual, fn, parts, chosen, tile)
         launch_finish(partials, (scale, base), out, eps=(rms_eps, hc_eps))
     return out
+
+
+def cut_weight(fn: torch.Tensor) -> torch.Tensor:
+    """Cut weights into three bf16 parts, the largest first, whose sum is the weight.
+
+    fn: [24, 4*H] fp32.
+
+    Returns:
+        [3, 24, 4*H] bf16; exact for weights of 2^-109 and more, and for zeros.
+
+    Raises:
+        KernelArgumentError: another dtype.
+    """
+    import torch
+
+    require_dtype("fn", fn, torch.float32)
+    parts = []
+    rest = fn
+    for _ in range(PARTS):
+        upper = (rest.view(torch.int32) & -0x10000).view(torch.float32)
+        parts.append(upper.bfloat16())
+        rest = rest - upper
+    return torch.stack(parts)
 
 
 def _check(
@@ -137,7 +180,9 @@ def _outputs(residual: torch.Tensor) -> HcStats:
     return HcStats(*(torch.empty(shape, dtype=torch.float32, device=device) for shape in shapes))
 
 
-def launch_sums(residual: torch.Tensor, fn: torch.Tensor, mode: Mode, tile: Tile) -> Partials:
+def launch_sums(
+    residual: torch.Tensor, fn: torch.Tensor, parts: torch.Tensor | None, mode: Mode, tile: Tile
+) -> Partials:
     """Run the multiplying kernel in one tile, without checks."""
     import torch
     import triton
@@ -153,6 +198,7 @@ def launch_sums(residual: torch.Tensor, fn: torch.Tensor, mode: Mode, tile: Tile
     sums_kernel[(triton.cdiv(rows, tile.rows), triton.cdiv(count, tile.groups))](
         residual,
         fn,
+        residual if parts is None else parts,
         products,
         squares,
         rows,
@@ -162,6 +208,7 @@ def launch_sums(residual: torch.Tensor, fn: torch.Tensor, mode: Mode, tile: Tile
         PARTIALS=tile.groups,
         ROWS=tile.rows,
         STAGES=tile.stages,
+        CUT=parts is not None,
         INTERPRETED=target_of(residual).interpreted,
         num_warps=tile.warps,
         enable_fp_fusion=False,
@@ -184,6 +231,7 @@ def launch_finish(
 
     count, rows, _ = partials.products.shape
     chosen = tile or FINISH[partials.mode]
+    group = GROUP // slices_a_partial(partials.mode)
     finish_kernel[(triton.cdiv(rows, chosen.rows),)](
         partials.products,
         partials.squares,
@@ -193,7 +241,8 @@ def launch_finish(
         *eps,
         WIDTH=partials.width,
         PARTIALS=count,
-        GROUP=GROUP // slices_a_partial(partials.mode),
+        GROUP=group,
+        LOG_GROUPS=(triton.cdiv(count, group) - 1).bit_length(),
         ITERATIONS=ITERATIONS,
         ROWS=chosen.rows,
         num_warps=chosen.warps,

@@ -76,6 +76,7 @@ def _add_chunk(x, ROWS: tl.constexpr):
 def sums_kernel(
     x_ptr,
     fn_ptr,
+    parts_ptr,
     sums_ptr,
     squares_ptr,
     rows,
@@ -85,6 +86,7 @@ def sums_kernel(
     PARTIALS: tl.constexpr,
     ROWS: tl.constexpr,
     STAGES: tl.constexpr,
+    CUT: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
     """One program: PARTIALS neighbouring partial sums, SLICES slices in each, of ROWS rows."""
@@ -93,6 +95,8 @@ def sums_kernel(
     real = row < rows
     x_rows = x_ptr + (row.to(tl.int64) * x_stride)[:, None]
     fn_rows = fn_ptr + (output * WIDTH)[:, None]
+    parts_rows = parts_ptr + (output * WIDTH)[:, None]
+    used = (output < OUTPUTS)[:, None]
     ALL: tl.constexpr = (WIDTH // (CHUNK * CHUNKS_A_SLICE) + SLICES - 1) // SLICES
     first = tl.program_id(1) * PARTIALS
     for partial in range(first, tl.minimum(first + PARTIALS, ALL)):
@@ -105,8 +109,13 @@ def sums_kernel(
         for chunk in tl.range(begin, end, num_stages=STAGES):
             column = chunk * CHUNK + tl.arange(0, CHUNK)
             x = tl.load(x_rows + column[None, :], mask=real[:, None], other=0.0)
-            w = tl.load(fn_rows + column[None, :], mask=(output < OUTPUTS)[:, None], other=0.0)
-            high, middle, low = _cut(w)
+            if CUT:
+                part = parts_rows + column[None, :]
+                high = tl.load(part, mask=used, other=0.0)
+                middle = tl.load(part + OUTPUTS * WIDTH, mask=used, other=0.0)
+                low = tl.load(part + 2 * OUTPUTS * WIDTH, mask=used, other=0.0)
+            else:
+                high, middle, low = _cut(tl.load(fn_rows + column[None, :], mask=used, other=0.0))
             sums = dot(x, low.T, sums, INTERPRETED)
             sums = dot(x, middle.T, sums, INTERPRETED)
             sums = dot(x, high.T, sums, INTERPRETED)
@@ -146,6 +155,15 @@ def _doubly_stochastic(matrix, hc_eps, ROWS: tl.constexpr, ITERATIONS: tl.conste
 
 
 @triton.jit
+def _add_groups(x, LOG_GROUPS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Sum of [2^LOG_GROUPS, ROWS, COLUMNS] along the first axis, neighbours in pairs."""
+    for level in tl.static_range(LOG_GROUPS):
+        x = tl.reshape(x, (1 << (LOG_GROUPS - level - 1), 2, ROWS, COLUMNS))
+        x = tl.sum(x, axis=1)
+    return tl.reshape(x, (ROWS, COLUMNS))
+
+
+@triton.jit
 def finish_kernel(
     sums_ptr,
     squares_ptr,
@@ -160,55 +178,50 @@ def finish_kernel(
     WIDTH: tl.constexpr,
     PARTIALS: tl.constexpr,
     GROUP: tl.constexpr,
+    LOG_GROUPS: tl.constexpr,
     ITERATIONS: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """One program adds the partial sums of ROWS rows, GROUP at a time, and makes the outputs."""
+    """One program adds the partial sums of ROWS rows and makes their outputs.
+
+    All 2^LOG_GROUPS groups (the last ones may be empty) are added at the same time, GROUP partial
+    sums in each: one after another they would be as many waits for memory.
+    """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     real = row < rows
-    four = tl.arange(0, 4)
-    square = four[:, None] * 4 + four[None, :]
-    pre = tl.zeros((ROWS, 4), tl.float32)
-    post = tl.zeros((ROWS, 4), tl.float32)
-    comb = tl.zeros((ROWS, 4, 4), tl.float32)
-    squares = tl.zeros((ROWS,), tl.float32)
-    for begin in range(0, PARTIALS, GROUP):
-        group_pre = tl.zeros((ROWS, 4), tl.float32)
-        group_post = tl.zeros((ROWS, 4), tl.float32)
-        group_comb = tl.zeros((ROWS, 4, 4), tl.float32)
-        group_squares = tl.zeros((ROWS,), tl.float32)
-        for step in tl.static_range(GROUP):
-            there = real & (begin + step < PARTIALS)
-            at = tl.cast(begin + step, tl.int64) * rows + row
-            here = sums_ptr + at * OUTPUTS
-            some = here[:, None] + four[None, :]
-            group_pre += tl.load(some, mask=there[:, None], other=0.0)
-            group_post += tl.load(some + 4, mask=there[:, None], other=0.0)
-            group_comb += tl.load(
-                here[:, None, None] + (8 + square)[None, :, :],
-                mask=there[:, None, None],
-                other=0.0,
-            )
-            group_squares += tl.load(squares_ptr + at, mask=there, other=0.0)
-        pre += group_pre
-        post += group_post
-        comb += group_comb
-        squares += group_squares
-    norm = tl.sqrt_rn(squares / WIDTH + rms_eps)
     wide = row.to(tl.int64)
+    GROUPS: tl.constexpr = 1 << LOG_GROUPS
+    group = tl.arange(0, GROUPS)
+    four = tl.arange(0, 4)
+    sixteen = tl.arange(0, 16)
+    pre = tl.zeros((GROUPS, ROWS, 4), tl.float32)
+    post = tl.zeros((GROUPS, ROWS, 4), tl.float32)
+    comb = tl.zeros((GROUPS, ROWS, 16), tl.float32)
+    squares = tl.zeros((GROUPS, ROWS, 1), tl.float32)
+    for step in tl.static_range(GROUP):
+        partial = group * GROUP + step
+        there = ((partial < PARTIALS)[:, None] & real[None, :])[:, :, None]
+        at = (partial.to(tl.int64)[:, None] * rows + wide[None, :])[:, :, None]
+        here = sums_ptr + at * OUTPUTS
+        pre += tl.load(here + four[None, None, :], mask=there, other=0.0)
+        post += tl.load(here + (4 + four)[None, None, :], mask=there, other=0.0)
+        comb += tl.load(here + (8 + sixteen)[None, None, :], mask=there, other=0.0)
+        squares += tl.load(squares_ptr + at, mask=there, other=0.0)
+    norm = tl.sqrt_rn(_add_groups(squares, LOG_GROUPS, ROWS, 1) / WIDTH + rms_eps)
 
-    pre = tl.div_rn(pre, tl.broadcast_to(norm[:, None], (ROWS, 4)))
+    pre = tl.div_rn(_add_groups(pre, LOG_GROUPS, ROWS, 4), tl.broadcast_to(norm, (ROWS, 4)))
     pre = tl.sigmoid(pre * tl.load(scale_ptr) + tl.load(base_ptr + four)[None, :]) + hc_eps
     tl.store(pre_ptr + (wide * 4)[:, None] + four[None, :], pre, mask=real[:, None])
 
-    post = tl.div_rn(post, tl.broadcast_to(norm[:, None], (ROWS, 4)))
+    post = tl.div_rn(_add_groups(post, LOG_GROUPS, ROWS, 4), tl.broadcast_to(norm, (ROWS, 4)))
     post = 2.0 * tl.sigmoid(post * tl.load(scale_ptr + 1) + tl.load(base_ptr + 4 + four)[None, :])
     tl.store(post_ptr + (wide * 4)[:, None] + four[None, :], post, mask=real[:, None])
 
-    comb = tl.div_rn(comb, tl.broadcast_to(norm[:, None, None], (ROWS, 4, 4)))
-    comb = comb * tl.load(scale_ptr + 2) + tl.load(base_ptr + 8 + square)[None, :, :]
+    comb = tl.div_rn(_add_groups(comb, LOG_GROUPS, ROWS, 16), tl.broadcast_to(norm, (ROWS, 16)))
+    comb = comb * tl.load(scale_ptr + 2) + tl.load(base_ptr + 8 + sixteen)[None, :]
+    comb = tl.reshape(comb, (ROWS, 4, 4))
     comb = tl.exp(comb - tl.max(comb, axis=2, keep_dims=True))
     comb = comb / _row_sums(comb, ROWS)[:, :, None] + hc_eps
-    comb = _doubly_stochastic(comb, hc_eps, ROWS, ITERATIONS)
-    place = comb_ptr + (wide * 16)[:, None, None] + square[None, :, :]
-    tl.store(place, comb, mask=real[:, None, None])
+    comb = tl.reshape(_doubly_stochastic(comb, hc_eps, ROWS, ITERATIONS), (ROWS, 16))
+    place = comb_ptr + (wide * 16)[:, None] + sixteen[None, :]
+    tl.store(place, comb, mask=real[:, None])

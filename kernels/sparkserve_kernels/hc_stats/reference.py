@@ -17,12 +17,13 @@ def hc_stats(
     scale: torch.Tensor,
     base: torch.Tensor,
     *,
+    parts: torch.Tensor | None = None,
     mode: Mode | None = None,
     rms_eps: float = RMS_EPS,
     hc_eps: float = HC_EPS,
     rows_hint: int | None = None,
 ) -> HcStats:
-    """As ``api.hc_stats``, in fn's dtype; mode and rows_hint change nothing."""
+    """As ``api.hc_stats``, in fn's dtype; parts, mode and rows_hint change nothing."""
     import torch
 
     x = residual.flatten(1).to(fn.dtype)

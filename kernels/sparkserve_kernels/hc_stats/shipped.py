@@ -17,20 +17,22 @@ def shipped(target: Target) -> tuple[Shipped, ...]:
     """Every tile of both modes, and what adds the partial sums up."""
     modes: tuple[Mode, ...] = get_args(Mode)
     sums = tuple(
-        _sums(f"rows<={limit}" if limit else "any rows", mode, tile)
+        _sums(f"rows<={limit}" if limit else "any rows", mode, tile, cut=cut)
         for mode in modes
+        for cut in (False, True)
         for limit, tile in TILES[target.family][mode]
     )
     return (*sums, *(_finish(mode) for mode in modes))
 
 
-def _sums(name: str, mode: Mode, tile: Tile) -> Shipped:
+def _sums(name: str, mode: Mode, tile: Tile, *, cut: bool) -> Shipped:
     return Shipped(
-        label=f"{mode} {name} K={WIDTH} {tile.rows} rows a program",
+        label=f"{mode} {'parts' if cut else 'fn'} {name} {tile.rows} rows a program",
         kernel=kernel.sums_kernel,
         signature={
             "x_ptr": "*bf16",
             "fn_ptr": "*fp32",
+            "parts_ptr": "*bf16",
             "sums_ptr": "*fp32",
             "squares_ptr": "*fp32",
             "rows": "i32",
@@ -42,6 +44,7 @@ def _sums(name: str, mode: Mode, tile: Tile) -> Shipped:
             "PARTIALS": tile.groups,
             "ROWS": tile.rows,
             "STAGES": tile.stages,
+            "CUT": cut,
             "INTERPRETED": False,
         },
         warps=tile.warps,
@@ -69,6 +72,7 @@ def _finish(mode: Mode) -> Shipped:
             "WIDTH": WIDTH,
             "PARTIALS": WIDTH // (SLICE * slices),
             "GROUP": GROUP // slices,
+            "LOG_GROUPS": 3,
             "ITERATIONS": ITERATIONS,
             "ROWS": tile.rows,
         },

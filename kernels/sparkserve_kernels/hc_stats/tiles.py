@@ -43,7 +43,7 @@ TILES: dict[Family, dict[Mode, tuple[tuple[int | None, Tile], ...]]] = {
     "spark": {
         "splitk": (
             (16, Tile(rows=16, warps=4, stages=4)),
-            (None, Tile(rows=32, warps=4, stages=4)),
+            (None, Tile(rows=64, warps=8, stages=4)),
         ),
         "walk": (
             (2048, Tile(rows=32, warps=4, stages=5, groups=2)),
@@ -65,8 +65,8 @@ TILES: dict[Family, dict[Mode, tuple[tuple[int | None, Tile], ...]]] = {
 its tiles follow from 48 processors and 99 KiB of shared memory."""
 
 FINISH: dict[Mode, FinishTile] = {
-    "splitk": FinishTile(rows=16, warps=4),
-    "walk": FinishTile(rows=16, warps=4),
+    "splitk": FinishTile(rows=4, warps=4),
+    "walk": FinishTile(rows=4, warps=4),
 }
 
 
