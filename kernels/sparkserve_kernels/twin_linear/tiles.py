@@ -41,8 +41,7 @@ def tile_for(family: Family, rows: int, shape: tuple[int, int, int]) -> Tile:
     groups, columns, k = shape
     bucket = next((end for end in ROW_BUCKETS if rows <= end), ROW_BUCKETS[-1])
     if family == "hopper":
-        # Wider tiles of more rows spill: every group of 32 columns has sums of its own.
-        tile = Tile("grouped", min(bucket, 32), 64 if bucket <= 16 else 32, 128, warps=4, stages=4)
+        tile = _hopper(bucket, groups * columns)
     elif bucket <= 16:
         tile = Tile("wide", 16, 32, 256, warps=4, stages=3)
     elif bucket <= 64:
@@ -58,6 +57,16 @@ def tile_for(family: Family, rows: int, shape: tuple[int, int, int]) -> Tile:
     ):
         split *= 2
     return Tile(tile.kind, tile.rows, tile.columns, tile.depth, tile.warps, tile.stages, split)
+
+
+def _hopper(bucket: int, lines: int) -> Tile:
+    """Measured on an H200 (docs/measurements/kernels-h200.md); more than 16 rows a tile spill.
+
+    Every group of 32 columns has sums of its own, so a tile of many rows holds too many of them.
+    """
+    if bucket == 8 and lines < 8192:
+        return Tile("grouped", 8, 32, 128, warps=2, stages=4)
+    return Tile("grouped", min(bucket, 16), 64, 128, warps=4, stages=4)
 
 
 def _most_splits(bucket: int) -> int:
