@@ -164,7 +164,7 @@ def check(rows: Rows, experts: Experts) -> Geometry:
     require_shape("topk_ids", rows.ids, (rows.x.shape[0], None))
     require_shape("w13", experts.w13, (None, None, None))
     require_shape("w2", experts.w2, (None, None, None))
-    count, hidden = rows.x.shape
+    hidden = rows.x.shape[1]
     geometry = Geometry(
         experts=experts.w13.shape[0],
         slots=rows.ids.shape[1],

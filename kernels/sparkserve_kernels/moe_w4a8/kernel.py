@@ -264,7 +264,9 @@ def _step(weight, scale, k, K: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.co
         scales = tl.load(scale[:, None] + group[None, :])
     else:
         packed = tl.load(weight[:, None] + byte[None, :], mask=(byte < K // 2)[None, :], other=0)
-        scales = tl.load(scale[:, None] + group[None, :], mask=(group < K // 32)[None, :], other=127)
+        scales = tl.load(
+            scale[:, None] + group[None, :], mask=(group < K // 32)[None, :], other=127
+        )
     return _decoded(packed, COLUMNS, DEPTH), scales
 
 
@@ -278,7 +280,9 @@ def _rows_step(values, scale, k, K: tl.constexpr, DEPTH: tl.constexpr):
         scales = tl.load(scale[:, None] + group[None, :])
     else:
         bits = tl.load(values[:, None] + at[None, :], mask=(at < K)[None, :], other=0)
-        scales = tl.load(scale[:, None] + group[None, :], mask=(group < K // 32)[None, :], other=127)
+        scales = tl.load(
+            scale[:, None] + group[None, :], mask=(group < K // 32)[None, :], other=127
+        )
     return bits.to(tl.float8e4nv, bitcast=True), scales
 
 

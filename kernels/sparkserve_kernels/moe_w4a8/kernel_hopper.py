@@ -145,8 +145,10 @@ def group_scales(scale, k, K: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.con
     if K % 128 == 0 and DEPTH % 128 == 0:
         word = k // 128 + tl.arange(0, GROUPS // 4)
         words = scale.to(tl.pointer_type(tl.uint32), bitcast=True)[:, None] + word[None, :]
-        four = tl.load(words) if K % DEPTH == 0 else tl.load(
-            words, mask=(word < K // 128)[None, :], other=0
+        four = (
+            tl.load(words)
+            if K % DEPTH == 0
+            else tl.load(words, mask=(word < K // 128)[None, :], other=0)
         )
         shift = (tl.arange(0, 4) * 8).to(tl.uint32)
         scales = tl.reshape((four[:, :, None] >> shift[None, None, :]) & 0xFF, (COLUMNS, GROUPS))
@@ -239,9 +241,7 @@ def product(
                 scale[:, None] + group[None, :], mask=(group < K // 32)[None, :], other=127
             )
             even = tl.load(rows[None, :] + byte[:, None], mask=inside[:, None], other=0.0)
-            odd = tl.load(
-                rows[None, :] + (K // 2 + byte)[:, None], mask=inside[:, None], other=0.0
-            )
+            odd = tl.load(rows[None, :] + (K // 2 + byte)[:, None], mask=inside[:, None], other=0.0)
         scales = tl.minimum(scales.to(tl.int32), LARGEST_SCALE)
         scales = tl.broadcast_to(scales[:, :, None], (COLUMNS, GROUPS, 16))
         low, high = decode(packed, tl.reshape(scales, (COLUMNS, DEPTH // 2)), INTERPRETED)

@@ -166,7 +166,12 @@ def prologue(rows: Rows, scratch: Scratch, how: Launch) -> tuple[torch.Tensor, t
     elif how.tile.core == "values":
         q = q.view(torch.bfloat16)
     quantisers = -(-groups // shape.block)
-    if given is not None and how.tile.core == "scaled" and x.is_contiguous() and given.is_contiguous():
+    if (
+        given is not None
+        and how.tile.core == "scaled"
+        and x.is_contiguous()
+        and given.is_contiguous()
+    ):
         q, scales, quantisers = x, given, 0
     if planners + quantisers:
         kernel.prologue_kernel[(planners + quantisers,)](

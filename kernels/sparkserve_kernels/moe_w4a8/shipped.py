@@ -108,8 +108,10 @@ def _fc1(name: str, geometry: Geometry, tile: Tile) -> Shipped:
         "codes": kernel_hopper.fc1_codes_kernel,
         "values": kernel_hopper.fc1_values_kernel,
     }[tile.core]
-    outputs = {name.replace("q_", "out_").replace("x_", "out_"): kind for name, kind in
-               _inputs(tile).items()}
+    outputs = {
+        name.replace("q_", "out_").replace("x_", "out_"): kind
+        for name, kind in _inputs(tile).items()
+    }
     return _product(
         f"{name} up+gate",
         function,
