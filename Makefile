@@ -1,5 +1,5 @@
 # Two commands do all their own set-up: `make demo` and `make test`. See `make help`.
-.PHONY: help setup engine demo demo-stop test lint format bench-cli bench-doctor gpu-kit gpu-test bench-store rehearse clean
+.PHONY: help setup engine demo demo-stop test lint format bench-cli bench-doctor gpu-kit gpu-test bench-store rehearse compile-kernels test-kernels bench-kernels clean
 
 SETUP = sh tools/python.sh tools/setup.py
 VENV = .venv/bin
@@ -16,6 +16,9 @@ help:
 	@echo "make bench-doctor doctor over 4 simulated nodes and over 16, in one run (root)"
 	@echo "make gpu-kit    packages for a machine with a Hopper GPU and no network (tests/gpu)"
 	@echo "make gpu-test   on such a machine: rows in CUDA graphs, prefetching, real servers"
+	@echo "make compile-kernels  every kernel compiled for a Spark without one: registers, spills, MMA"
+	@echo "make test-kernels     the kernels' tests, on a GPU (sm_90, sm_12x) where there is one"
+	@echo "make bench-kernels    on such a GPU: kernels against bandwidth and stock alternatives"
 	@echo "make bench-pack packing of Engram rows against a direct copy of the same bytes"
 	@echo "make bench-store rows from NVMe against fio and a pool of threads (fio, 4 GiB of disk)"
 	@echo "make rehearse   real-size tables packed, read and served by an engine (root, 26 GiB)"
@@ -68,6 +71,20 @@ gpu-kit:
 
 gpu-test:
 	@python3 -m tests.gpu.run --out .gpu/out
+
+# PYTHON picks another one, such as the GPU machine's own: make bench-kernels PYTHON=python3
+PYTHON = $(VENV)/python
+KERNELS = PYTHONPATH=kernels $(PYTHON)
+
+compile-kernels:
+	@$(SETUP) engine
+	@$(KERNELS) -m sparkserve_kernels.compile --arch sm_121a $(ARGS)
+
+test-kernels:
+	@$(KERNELS) -m pytest -q tests/kernels --confcutdir tests/kernels $(ARGS)
+
+bench-kernels:
+	@$(KERNELS) -m sparkserve_kernels.bench $(ARGS)
 
 bench-pack:
 	@$(SETUP) engine
