@@ -28,6 +28,7 @@ from sparkserve.model.profile import Profile
 # The tools are scripts beside each other, not a package.
 sys.path.append(str(Path(__file__).parent))
 from doctor_pages import checks_page, troubleshooting_page
+from kernel_pages import kernels_page
 
 DOCS = Path(__file__).parent.parent / "docs"
 COLUMNS = 80
@@ -220,6 +221,7 @@ PAGES = {
     "reference/adapters.md": adapters_page,
     "reference/cli.md": command_page,
     "reference/environment.md": environment_page,
+    "reference/kernels.md": lambda: NOTICE + kernels_page(),
     "reference/profile.md": profile_page,
     "reference/exit-codes.md": exit_code_page,
 }

@@ -1,0 +1,99 @@
+"""The reference page of the kernels, read from their source without importing torch."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+from sparkserve_kernels import registry
+from sparkserve_kernels.meta import OpMeta
+
+
+def kernels_page() -> str:
+    """Every operation with its entry points as their ``api.py`` declares them."""
+    names = registry.names()
+    metas = [registry.load(name) for name in names]
+    lines = [
+        "# Kernels",
+        "",
+        f"The {len(names)} operations of the distribution `sparkserve-kernels`: functions on plain",
+        "tensors, each with a reference in plain torch of the same signature beside it. How they",
+        "are proven and what was measured: [kernels](../kernels.md). *Run on* names the GPUs on",
+        "which the tests passed; no kernel was run on a Spark yet.",
+        "",
+        "| operation | what it does |",
+        "|---|---|",
+        *(f"| [`{meta.name}`](#{meta.name}) | {meta.summary} |" for meta in metas),
+        "",
+    ]
+    for meta in metas:
+        lines += _operation(meta)
+    return "\n".join(lines)
+
+
+def _operation(meta: OpMeta) -> list[str]:
+    ran = ", ".join("sm_{}{}".format(*capability) for capability in meta.capabilities)
+    lines = [f"## `{meta.name}`", "", f"{meta.summary[0].upper()}{meta.summary[1:]}.", ""]
+    lines += [f"Run on: {ran or 'no GPU yet'}. Tests: `{meta.test}`.", ""]
+    found = dict(_functions(meta.name))
+    for entry in meta.entry_points:
+        declared, text = found[entry]
+        lines += ["```python", declared, "", *inspect.cleandoc(text).splitlines(), "```", ""]
+    return lines
+
+
+def _functions(name: str) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Public functions and classes that an operation's ``api`` declares or re-exports."""
+    spec = importlib.util.find_spec(f"sparkserve_kernels.{name}")
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError(f"sparkserve_kernels.{name}")
+    api = Path(spec.origin).parent / "api.py"
+    yield from _declared(api)
+    ours = "sparkserve_kernels"
+    for node in ast.parse(api.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(ours):
+            source = importlib.util.find_spec(str(node.module))
+            if source is None or source.origin is None:
+                continue
+            inner = dict(_declared(Path(source.origin)))
+            for alias in node.names:
+                if alias.name in inner:
+                    yield alias.asname or alias.name, inner[alias.name]
+
+
+def _declared(path: Path) -> Iterator[tuple[str, tuple[str, str]]]:
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+            arguments = _wrapped(node.name, ast.unparse(node.args), returns)
+            yield node.name, (arguments, ast.get_docstring(node) or "")
+        elif isinstance(node, ast.ClassDef):
+            yield node.name, (f"class {node.name}", ast.get_docstring(node) or "")
+
+
+def _wrapped(name: str, arguments: str, returns: str) -> str:
+    line = f"{name}({arguments}){returns}"
+    if len(line) <= 88:
+        return line
+    call = ast.parse(f"def f({arguments}): ...").body[0]
+    assert isinstance(call, ast.FunctionDef)
+    parts = _parts(call.args)
+    return "\n".join([f"{name}(", *(f"    {part}," for part in parts), f"){returns}"])
+
+
+def _parts(arguments: ast.arguments) -> list[str]:
+    def one(argument: ast.arg, default: ast.expr | None) -> str:
+        text = ast.unparse(argument)
+        return text if default is None else f"{text} = {ast.unparse(default)}"
+
+    plain = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(plain) - len(arguments.defaults)) + list(arguments.defaults)
+    parts = [one(argument, default) for argument, default in zip(plain, defaults, strict=True)]
+    if arguments.kwonlyargs:
+        parts.append("*" if arguments.vararg is None else f"*{ast.unparse(arguments.vararg)}")
+        pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        parts += [one(argument, default) for argument, default in pairs]
+    return parts
