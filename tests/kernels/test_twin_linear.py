@@ -43,7 +43,11 @@ def draw(shape, generator):
 
 def run(x, weight, out_dtype, tile):
     """One launch on a twin, or on a bf16 weight."""
-    operands = (weight.q, weight.exponents) if isinstance(weight, Twin) else (weight, None)
+    if isinstance(weight, Twin):
+        operands = weight.q, weight.exponents
+    else:
+        grid = (*weight.shape[:2], weight.shape[2] // 32)
+        operands = weight, torch.full(grid, 127, dtype=torch.uint8, device=weight.device)
     groups, columns = operands[0].shape[:2]
     out = torch.empty((len(x), groups, columns), dtype=out_dtype, device=x.device)
     api.launch(x, operands, (out, None), tile)

@@ -144,7 +144,7 @@ def _tile(rows: torch.Tensor, twin: Twin, rows_hint: int | None) -> Tile:
 
 def launch(
     x: torch.Tensor,
-    weight: tuple[torch.Tensor, torch.Tensor | None],
+    weight: tuple[torch.Tensor, torch.Tensor],
     out: tuple[torch.Tensor, torch.Tensor | None],
     tile: Tile,
     *,
@@ -152,8 +152,8 @@ def launch(
 ) -> None:
     """Run one kernel without checks of its operands.
 
-    x: (M, groups, K). weight: a twin's two parts, or a bf16 weight (groups, N, K) and None. out:
-    bf16 or fp32 and None, or MXFP8 and its 128x4 scales.
+    x: (M, groups, K). weight: a twin's two parts, or, to compare with, a bf16 weight (groups, N, K)
+    and exponents that are all 127. out: bf16 or fp32 and None, or MXFP8 and its 128x4 scales.
 
     Raises:
         KernelArgumentError: too small a workspace.
@@ -172,7 +172,7 @@ def launch(
     _kernel_of(tile)[(tiles, tile.split, groups)](
         x,
         w,
-        w if exponents is None else exponents,
+        exponents,
         out[0],
         out[0] if out[1] is None else out[1],
         partials,
@@ -194,12 +194,11 @@ def launch(
 def constants(
     tile: Tile,
     k: int,
-    weight: tuple[torch.Tensor, torch.Tensor | None],
+    weight: tuple[torch.Tensor, torch.Tensor],
     out: tuple[torch.Tensor, torch.Tensor | None],
 ) -> dict[str, Any]:
     """The constexprs of a launch, but for INTERPRETED."""
     w, exponents = weight
-    block_rows = 1 if exponents is None else w.shape[1] // exponents.shape[1]
     epilogue = 2 if out[1] is not None else int(out[0].dtype == torch.float32)
     return {
         "BM": tile.rows,
@@ -207,8 +206,8 @@ def constants(
         "BK": tile.depth,
         "SPLIT": tile.split,
         "STAGES": tile.stages,
-        "BLOCK_ROWS": block_rows,
-        "TWIN": exponents is not None,
+        "BLOCK_ROWS": w.shape[1] // exponents.shape[1],
+        "TWIN": w.dtype == torch.float8_e4m3fn,
         "WHOLE": k % tile.depth == 0,
         "EPILOGUE": epilogue,
     }

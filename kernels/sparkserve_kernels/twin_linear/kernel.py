@@ -79,9 +79,11 @@ def wide_kernel(
         else:
             x = tl.load(x_from + at[None, :], mask=(at < K)[None, :], other=0.0)
             w = tl.load(w_from + at[None, :], mask=(at < K)[None, :], other=0.0)
+        byte = load_exponents(exponents_from, step, K, BK // 32, WHOLE)
         if TWIN:
-            byte = load_exponents(exponents_from, step, K, BK // 32, WHOLE)
             w = widened(w, byte, BN, BK // 32, INTERPRETED)
+        else:
+            w = scaled(w, byte, BN, BK // 32, INTERPRETED)
         acc = dot(x, tl.trans(w), acc, INTERPRETED)
     finish(
         acc,
@@ -152,14 +154,15 @@ def grouped_kernel(
         else:
             x = tl.load(x_from + at[None, :], mask=(at < K)[None, :], other=0.0)
             w = tl.load(w_from + at[None, :], mask=(at < K)[None, :], other=0.0)
+        byte = load_exponents(exponents_from, step, K, PARTS, WHOLE)
         if TWIN:
-            byte = load_exponents(exponents_from, step, K, PARTS, WHOLE)
             x_half, x_scale = normalised(to_fp32(tl.reshape(x, (BM, PARTS, 32))))
             w_half = tl.reshape(half(w, INTERPRETED), (BN, PARTS, 32))
             part = tl.dot(tl.permute(w_half, (1, 0, 2)), tl.permute(x_half, (1, 2, 0)))
             w_scale = tl.trans(power(byte.to(tl.int32)))
             acc += (part * tl.trans(x_scale)[:, None, :]) * w_scale[:, :, None]
         else:
+            w = scaled(w, byte, BN, PARTS, INTERPRETED)
             left = tl.permute(tl.reshape(w, (BN, PARTS, 32)), (1, 0, 2))
             right = tl.permute(tl.reshape(x, (BM, PARTS, 32)), (1, 2, 0))
             if INTERPRETED:
@@ -210,6 +213,22 @@ def widened(w, byte, ROWS: tl.constexpr, PARTS: tl.constexpr, INTERPRETED: tl.co
     scale = bits_of_scale.to(tl.bfloat16, bitcast=True)
     groups = tl.reshape(value, (ROWS, PARTS, 32)) * tl.expand_dims(scale, 2)
     return tl.reshape(groups, (ROWS, PARTS * 32))
+
+
+@triton.jit
+def scaled(w, byte, ROWS: tl.constexpr, PARTS: tl.constexpr, INTERPRETED: tl.constexpr):
+    """bf16 [ROWS, 32*PARTS] times 2^(byte [ROWS, PARTS] - 127), of which 127 changes nothing.
+
+    Not for the value: an operand that depends on loaded bytes is dealt out to lanes as bytes are,
+    four elements of K at a time. Without it the matrix unit would get the columns of K in another
+    order than the twin's, and the last bit of a sum depends on that order.
+    """
+    scale = tl.expand_dims((byte.to(tl.uint16) << 7).to(tl.uint16), 2)
+    groups = tl.reshape(w, (ROWS, PARTS, 32))
+    if INTERPRETED:
+        wide = to_fp32(groups) * to_fp32(scale.to(tl.bfloat16, bitcast=True))
+        return tl.reshape(to_bf16(wide), (ROWS, PARTS * 32))
+    return tl.reshape(groups * scale.to(tl.bfloat16, bitcast=True), (ROWS, PARTS * 32))
 
 
 @triton.jit
