@@ -21,7 +21,13 @@ from sparkserve_kernels.index_topk.api import (
     top_positions,
 )
 from sparkserve_kernels.index_topk.plan import spans
-from sparkserve_kernels.index_topk.tiles import KEYS, SelectTile, segment_count
+from sparkserve_kernels.index_topk.tiles import (
+    KEYS,
+    KEYS_OF_FEW,
+    SelectTile,
+    key_tile,
+    segment_count,
+)
 from sparkserve_kernels.target import target_of
 
 from tests.kernels.index_data import draw_keys, draw_rows, paged
@@ -247,8 +253,10 @@ def test_budgets_bound_rows_and_keys():
     with pytest.raises(KernelArgumentError, match="budget of 8 bytes, expected at least 131072"):
         Budget(score_bytes=8)
     assert segment_count(4096, 1 << 20) == 1
-    assert segment_count(6, 262_144) == 64
+    assert segment_count(6, 262_144) == 16
     assert segment_count(1, 100) == 1
+    assert segment_count(96, 262_144) == 5
+    assert (key_tile(64), key_tile(65)) == (KEYS_OF_FEW, KEYS)
     with pytest.raises(ValueError, match="capacity 8, expected at least 4"):
         SelectTile(k=4, capacity=8, chunk=8, step=8, warps=1)
 

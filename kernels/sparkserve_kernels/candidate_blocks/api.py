@@ -19,7 +19,7 @@ from sparkserve_kernels.index_topk.api import check_scores
 from sparkserve_kernels.index_topk.launch import Selection, Source
 from sparkserve_kernels.index_topk.plan import Budget
 from sparkserve_kernels.index_topk.stream import Sink, Work, select_over_keys
-from sparkserve_kernels.index_topk.tiles import BLOCKS, KEYS
+from sparkserve_kernels.index_topk.tiles import BLOCKS, KEYS, key_tile
 from sparkserve_kernels.target import supports, target_of
 
 __all__ = [
@@ -97,7 +97,9 @@ def topk_and_candidates(
     target = target_of(queries)
     tile = tile_for(target.family, rows_hint or lines.rows)
     work = Work(lines, keys, count, _aligned(budget), tile, target)
-    found = select_over_keys(work, (Sink(KEYS, visible), Sink(BLOCKS, shown, group=BLOCK_SIZE)))
+    found = select_over_keys(
+        work, (Sink(key_tile(lines.rows), visible), Sink(BLOCKS, shown, group=BLOCK_SIZE))
+    )
     return TopkAndCandidates(*found)
 
 

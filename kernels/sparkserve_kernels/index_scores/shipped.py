@@ -40,18 +40,18 @@ def shipped(target: Target) -> tuple[Shipped, ...]:
     """Every tile with pages and with plain records, and the widening of queries."""
     scaled = target.family == "spark"
     forms = [
-        _scores(tile, scaled=scaled, paged=paged)
+        _scores(tile, scaled=scaled, paged=paged, ragged=ragged)
         for _, tile in TILES[target.family]
-        for paged in (False, True)
+        for paged, ragged in ((False, False), (True, False), (True, True))
     ]
     forms += [_candidates(target, paged=paged) for paged in (False, True)]
     return (*forms, _widen(scaled=scaled))
 
 
-def _scores(tile: ScoreTile, *, scaled: bool, paged: bool) -> Shipped:
+def _scores(tile: ScoreTile, *, scaled: bool, paged: bool, ragged: bool) -> Shipped:
     integers = (*_STRIDES, "score_stride", "row_begin", "rows", "rows_per_split", "first_key")
     return Shipped(
-        label=f"{tile.label} {'pages' if paged else 'records'}",
+        label=f"{tile.label} {'pages' if paged else 'records'}{' of several' if ragged else ''}",
         kernel=scores_kernel,
         signature={
             "queries": _wide_type(scaled=scaled) if tile.wide else "*u8",
@@ -62,7 +62,7 @@ def _scores(tile: ScoreTile, *, scaled: bool, paged: bool) -> Shipped:
             **dict.fromkeys((*integers, "key_count"), "i32"),
         },
         constants={
-            "RAGGED": paged,
+            "RAGGED": ragged,
             "PAGED": paged,
             "SLOTS": 64 if paged else 1,
             "WIDE": tile.wide,

@@ -8,7 +8,7 @@ from sparkserve_kernels.target import Family
 
 HEADS = 32
 DIM = 128
-ROWS_PER_SPLIT = 512
+ROWS_PER_SPLIT = 1024
 """Rows that one program walks over at most: enough to pay for decoding its keys once."""
 SCAN = 128
 WIDEN_BLOCK = 64
@@ -38,8 +38,8 @@ TILES: dict[Family, tuple[tuple[int, ScoreTile], ...]] = {
         (1 << 31, ScoreTile(keys=256, rows=2, warps=8, stages=2, wide=True)),
     ),
     "hopper": (
-        (FEW_ROWS, ScoreTile(keys=256, rows=2, warps=8, stages=2, wide=True)),
-        (1 << 31, ScoreTile(keys=128, rows=4, warps=4, stages=2, wide=True)),
+        (FEW_ROWS, ScoreTile(keys=128, rows=2, warps=4, stages=2, wide=True)),
+        (1 << 31, ScoreTile(keys=256, rows=4, warps=8, stages=4, wide=True)),
     ),
 }
 """Tile by the largest row count it serves."""

@@ -17,7 +17,7 @@ from sparkserve_kernels.index_scores.tiles import tile_for
 from sparkserve_kernels.index_topk.launch import Selection, SlotMap, Source, launch_slots
 from sparkserve_kernels.index_topk.plan import Budget
 from sparkserve_kernels.index_topk.stream import Sink, Work, select_over_blocks, select_over_keys
-from sparkserve_kernels.index_topk.tiles import KEYS
+from sparkserve_kernels.index_topk.tiles import KEYS, key_tile
 from sparkserve_kernels.target import supports, target_of
 
 __all__ = [
@@ -83,7 +83,7 @@ def index_topk(
     target = target_of(queries)
     tile = tile_for(target.family, rows_hint or lines.rows)
     work = Work(lines, keys, count, budget, tile, target)
-    return select_over_keys(work, (Sink(KEYS, visible),))[0]
+    return select_over_keys(work, (Sink(key_tile(lines.rows), visible),))[0]
 
 
 def candidate_topk(
@@ -130,7 +130,7 @@ def candidate_topk(
         return _none(lines.rows, queries.device)
     target = target_of(queries)
     work = Work(lines, keys, count, budget, tile_for(target.family, lines.rows), target)
-    return select_over_blocks(work, blocks, size, KEYS)
+    return select_over_blocks(work, blocks, size, key_tile(lines.rows))
 
 
 def top_positions(scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
@@ -154,7 +154,7 @@ def top_positions(scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
     if scores.numel() == 0:
         return _none(scores.shape[0], scores.device)
     target_of(scores)
-    selection = Selection(scores.shape[0], KEYS, scores.device)
+    selection = Selection(scores.shape[0], key_tile(scores.shape[0]), scores.device)
     selection.add(Source(scores, visible))
     return selection.positions()
 

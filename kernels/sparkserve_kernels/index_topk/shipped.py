@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from sparkserve_kernels.index_topk.kernel import select_kernel, slots_kernel
-from sparkserve_kernels.index_topk.tiles import KEYS, SLOTS_WARPS, SelectTile
+from sparkserve_kernels.index_topk.tiles import KEYS, KEYS_OF_FEW, SLOTS_WARPS, SelectTile
 from sparkserve_kernels.shipped import Shipped
 from sparkserve_kernels.target import Target
 
 
 def shipped(target: Target) -> tuple[Shipped, ...]:
     """Selection of keys from scores, from segments and from candidates; and their slots."""
+    kinds = ((0, False), (0, True), (1, False), (1, True), (8, False))
     return (
-        *(select_form(KEYS, group=1, listed=0, carry=carry) for carry in (False, True)),
-        *(select_form(KEYS, group=1, listed=1, carry=carry) for carry in (False, True)),
-        select_form(KEYS, group=1, listed=8, carry=False),
+        *(
+            select_form(tile, group=1, listed=listed, carry=carry)
+            for tile in (KEYS, KEYS_OF_FEW)
+            for listed, carry in kinds
+        ),
         _slots(),
     )
 
@@ -22,7 +25,7 @@ def select_form(tile: SelectTile, *, group: int, listed: int, carry: bool) -> Sh
     """One form of the selection kernel."""
     kind = {0: f"scores by {group}", 1: "segments", 8: "candidates"}[listed]
     return Shipped(
-        label=f"{tile.k} of {kind}{' carried on' if carry else ''}",
+        label=f"{tile.k} of {kind}, {tile.warps} warps{' carried on' if carry else ''}",
         kernel=select_kernel,
         signature={
             "scores": "*fp32",
