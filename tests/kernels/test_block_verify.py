@@ -245,6 +245,16 @@ def seeds(call, device, seed=0x0123456789ABCDEF):
     return torch.tensor([seed, call], device=device)
 
 
+def launched(block, noise, tile):
+    """The verdict by one tile."""
+    verdict = Verdict(
+        torch.empty(block.requests, dtype=torch.int32, device=noise.device),
+        torch.empty(block.requests, dtype=torch.int64, device=noise.device),
+    )
+    api.launch(block, noise, verdict, tile)
+    return verdict
+
+
 def same(one, other):
     return same_bits(one.accepted, other.accepted) and same_bits(one.token, other.token)
 
@@ -252,7 +262,7 @@ def same(one, other):
 class TestKernel:
     @pytest.mark.parametrize(
         ("requests", "drafts", "vocabulary"),
-        [(2, 5, 37), (1, 1, 5), (1, 8, 1), (2, 2, 4101), (0, 5, 37)],
+        [(2, 5, 37), (16, 3, 7), (1, 8, 1), (1, 2, 4101), (0, 5, 37)],
     )
     def test_verdicts_are_the_references(self, requests, drafts, vocabulary, generator, device):
         for call in range(2):
@@ -319,9 +329,14 @@ class TestKernel:
         assert got.accepted.tolist() == [0, 0, 0, 0]
         assert (got.token != block.tokens[:, 0]).all()
 
-    def test_a_draw_of_zero_accepts_nothing_at_chance_zero(self):
-        """eta = 0 happens once in 2^24 draws; the reference decides it as the kernel must."""
-        assert not bool(random.uniform(torch.tensor([255])) < torch.tensor([0.0]))
+    def test_a_draw_of_zero_accepts_nothing_at_chance_zero(self, device):
+        """Once in 2^24 draws eta is 0, as the first of this call: the comparison is strict."""
+        noise = seeds(2300047, device)
+        assert int(random.words_of(noise, 1, 1, random.ACCEPT)[0]) >> 8 == 0
+        target = torch.tensor([[[0.0, 1.0], [1.0, 0.0]]], device=device)
+        draft = torch.tensor([[[0.5, 0.5]]], device=device)
+        got = block_verify(Block(target, draft, torch.tensor([[0]], device=device)), noise)
+        assert (int(got.accepted), int(got.token)) == (0, 1)
 
     def test_tiny_draft_probabilities_divide_nothing_by_zero(self, generator, device):
         block = draw(2, 2, 7, generator)
@@ -339,6 +354,17 @@ class TestKernel:
         block = Block(target, draft, torch.tensor([[0]], device=device))
         seen = {int(block_verify(block, seeds(call, device)).token) for call in range(12)}
         assert seen == {1, 2}
+
+    def test_no_mass_left_draws_from_the_target_in_many_pieces(self, generator, device):
+        target = torch.rand(2, 2, 100, generator=generator, device=device)
+        target[:, :, 0] = 0.0
+        block = Block(
+            target, target[:, :1] + 0.5, torch.zeros(2, 1, dtype=torch.int64, device=device)
+        )
+        for call in range(3):
+            got = launched(block, seeds(call, device), Tile(16, 1, 8, 1))
+            assert got.accepted.tolist() == [0, 0]
+            assert same(got, reference.block_verify(block, seeds(call, device)))
 
     def test_zeros_of_top_k_are_never_drawn(self, generator, device):
         block = draw(3, 2, 64, generator)
@@ -373,12 +399,7 @@ class TestKernel:
     def test_every_tile_gives_the_same_verdict(self, tile, generator, device):
         block = draw(2, 2, 67, generator)
         noise = seeds(8, device)
-        verdict = Verdict(
-            torch.empty(2, dtype=torch.int32, device=device),
-            torch.empty(2, dtype=torch.int64, device=device),
-        )
-        api.launch(block, noise, verdict, tile)
-        assert same(verdict, reference.block_verify(block, noise))
+        assert same(launched(block, noise, tile), reference.block_verify(block, noise))
 
     def test_rows_may_lie_apart(self, generator, device):
         block = draw(2, 2, 20, generator)

@@ -174,7 +174,25 @@ class TestRoutes:
         assert same_bits(got.ids, want.ids)
         assert torch.equal(got.weights.isnan(), want.weights.isnan())
 
-    @pytest.mark.parametrize("level", [-200.0, -86.0, -20.0, 0.5, 30.0, 1e10, 1e38])
+    @pytest.mark.parametrize(
+        "pair",
+        [
+            (-0.11229181289672852, -1.859609842300415),
+            (-0.08096551895141602, -1.9890787601470947),
+            (-0.12446784973144531, -1.9316480159759521),
+        ],
+    )
+    def test_exact_ties_hold_where_the_rough_search_sees_none(self, pair, device):
+        """Equal sums of which the short formula puts expert 90 first, a whole key above."""
+        scores = torch.full((1, 128), -30.0, device=device)
+        scores[0, [9, 90]] = torch.tensor(pair, device=device)
+        bias = torch.full((128,), -2.0, device=device)
+        a = reference.activation(scores[0])
+        bias[90], bias[9], bias[50] = 0.0, a[90] - a[9], -1.0
+        assert a[9] + bias[9] == a[90]
+        assert router_topk(scores, bias, router=DRAFT).ids.tolist() == [[9, 90, 50]]
+
+    @pytest.mark.parametrize("level", [-200.0, -86.0, 0.5, 30.0, 1e38])
     @pytest.mark.parametrize("tile", TILES_OF_ALL, ids=str)
     def test_gaps_that_the_rough_search_cannot_see_are_decided_exactly(
         self, tile, level, generator, device
@@ -189,6 +207,16 @@ class TestRoutes:
         assert same_routes(launched(scores, bias, tile), reference.router_topk(scores, bias))
         bias[places] = 100.0 + near[0] * 1e-4
         assert same_routes(launched(scores, bias, tile), reference.router_topk(scores, bias))
+
+    @pytest.mark.parametrize("tile", TILES_OF_ALL, ids=str)
+    def test_the_last_place_is_not_lost_to_a_lower_id(self, tile, device):
+        """The rough search takes expert 10; expert 300 is better by less than it can see."""
+        scores = torch.full((4, 384), -4.0, device=device)
+        scores[:, :5] = torch.arange(8.0, 3.0, -1.0, device=device)
+        gaps = torch.tensor([2e-7, 1e-6, 1e-5, 5e-5], device=device)
+        scores[:, 10], scores[:, 300] = 1.0, 1.0 + gaps
+        got = launched(scores, torch.zeros(384, device=device), tile)
+        assert got.ids.tolist() == [[0, 1, 2, 3, 4, 300]] * 4
 
     def test_large_biases_decide_as_computed(self, generator, device):
         scores, bias = draw(4, 384, generator)
