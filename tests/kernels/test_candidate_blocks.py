@@ -66,6 +66,15 @@ def test_the_newest_block_is_in_whatever_its_scores(device):
     assert selection.positions().tolist() == [[0, 1, 2, 4], [0, 1, 2, 4]]
 
 
+def test_a_row_that_claims_to_see_more_than_there_is(device, generator):
+    far = torch.full((2, 32), 1e30, device=device)
+    scores = far[:, :19].copy_(torch.randn((2, 19), generator=generator, device=device))
+    visible = torch.tensor([19, 90], dtype=torch.int32, device=device)
+    selection = launch.Selection(2, TINY, device)
+    selection.add(launch.Source(scores, visible, group=8))
+    assert selection.positions().tolist() == [[0, 1, 2, -1]] * 2
+
+
 def test_the_shipped_tile(device, generator):
     scores = torch.randn((2, 80), generator=generator, device=device)
     visible = torch.tensor([77, 0], dtype=torch.int32, device=device)
@@ -150,6 +159,22 @@ def test_real_shapes_equal_a_stable_sort(rows, length, device, generator):
     assert torch.equal(
         blocks_of_scores(scores, visible), reference.blocks_of_scores(scores, visible)
     )
+
+
+@GPU
+def test_source_layer_at_a_real_shape_within_its_memory(device, generator):
+    rows = draw_rows(4096, 65_536, generator)
+    keys = paged([draw_keys(65_536, generator)], slots=64, generator=generator)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    found = topk_and_candidates(*rows[:3], keys, rows[3])
+    assert torch.cuda.max_memory_allocated() - before <= 1 << 30
+    for some in (slice(0, 16), slice(4080, 4096)):
+        part = [tensor[some] for tensor in rows]
+        given = (*part[:3], keys, part[3])
+        assert torch.equal(found.positions[some], topk_reference.index_topk(*given))
+        assert torch.equal(found.blocks[some], reference.candidate_blocks(*given))
 
 
 @GPU

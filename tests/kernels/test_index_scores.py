@@ -220,6 +220,20 @@ def test_pages_past_two_gib_are_addressed(device, generator):
     assert same_bits(found, index_scores(*rows[:3], KeyRecords.packed(record), rows[3]))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU: 8 GiB of scores")
+def test_scores_past_two_to_the_31_are_addressed(device, generator):
+    rows = draw_rows(3, 20, generator)
+    keys = KeyRecords.packed(draw_keys(20, generator))
+    target = paths(device)[0]
+    far = torch.empty(0, device=device).set_(
+        torch.UntypedStorage(4 * ((2 << 30) + 64), device=device)
+    )
+    window = far.as_strided((3, 20), (1 << 30, 1)).fill_(-torch.inf)
+    lines = score_rows(*rows, None).widened(TILES["wide"], target)
+    launch.launch_scores(lines, keys, window, 0, tile=TILES["wide"], target=target)
+    assert same_bits(window, reference.index_scores(*rows[:3], keys, rows[3]))
+
+
 def test_what_does_not_fit_is_refused(device, generator):
     rows = draw_rows(2, 5, generator)
     keys = KeyRecords.packed(draw_keys(5, generator))

@@ -112,7 +112,9 @@ def _keep_best(
 
 
 @triton.jit
-def _chunk(scores, begin, end, first, bound, GROUP: tl.constexpr, CHUNK: tl.constexpr):
+def _chunk(
+    scores, begin, end, columns, first, bound, GROUP: tl.constexpr, CHUNK: tl.constexpr
+):  # fmt: skip
     """Scores of the elements [begin, begin + CHUNK) of a row.
 
     With GROUP > 1 an element is the largest score of GROUP neighbouring keys, and +inf for the
@@ -123,7 +125,8 @@ def _chunk(scores, begin, end, first, bound, GROUP: tl.constexpr, CHUNK: tl.cons
         x = _clean(tl.load(scores + at, mask=at < end, other=-float("inf")))
     else:
         inner = tl.expand_dims(at, 1) * GROUP + tl.expand_dims(tl.arange(0, GROUP), 0)
-        mask = (tl.expand_dims(at, 1) < end) & (inner + first * GROUP < bound)
+        mask = (tl.expand_dims(at, 1) < end) & (inner < columns)
+        mask &= inner + first * GROUP < bound
         x = _clean(tl.load(scores + inner, mask=mask, other=-float("inf")))
         x = tl.max(x, axis=1)
         x = tl.where((at < end) & (first + at == (bound - 1) // GROUP), float("inf"), x)
@@ -133,15 +136,15 @@ def _chunk(scores, begin, end, first, bound, GROUP: tl.constexpr, CHUNK: tl.cons
 @triton.jit
 def select_kernel(
     scores, listed, visible, work_values, work_positions, best_values, best_positions,
-    score_stride, listed_stride, first, length, segment,
+    score_stride, listed_stride, first, columns, segment,
     K: tl.constexpr, CAPACITY: tl.constexpr, CHUNK: tl.constexpr, STEP: tl.constexpr,
     GROUP: tl.constexpr, LISTED: tl.constexpr, CARRY: tl.constexpr,
 ):  # fmt: skip
     """The K best of each segment of each row; grid (rows, segments).
 
-    scores: [rows, length * GROUP] fp32; element i of a row stands for position first + i, or,
-    with LISTED = n, for listed[row, i // n] * n + i % n, whose scores already are -inf where
-    nothing is visible. visible: [rows] int32, bounds positions * GROUP without LISTED.
+    scores: [rows, columns] fp32, GROUP of them an element; element i of a row stands for position
+    first + i, or, with LISTED = n, for listed[row, i // n] * n + i % n, whose scores already are
+    -inf where nothing is visible. visible: [rows] int32, bounds positions * GROUP without LISTED.
     work_*: [rows, segments, CAPACITY] scratch, CAPACITY >= K + CHUNK. best_*: [rows, segments, K]
     fp32 and int32, positions ascending, padded with -inf and -1; with CARRY they are also what
     earlier elements left, whose positions are all lower.
@@ -154,7 +157,7 @@ def select_kernel(
     best_values += part * K
     best_positions += part * K
     begin = tl.program_id(1) * segment
-    end = tl.minimum(begin + segment, length)
+    end = tl.minimum(begin + segment, tl.cdiv(columns, GROUP))
     bound = 0
     if LISTED == 0:
         bound = tl.load(visible + row)
@@ -170,10 +173,10 @@ def select_kernel(
         tl.store(work_positions + number, tl.load(best_positions + number))
         count = tl.sum((held > -float("inf")).to(tl.int32), axis=0)
         threshold = tl.min(held, axis=0)
-    upcoming = _chunk(scores, begin, end, first, bound, GROUP, CHUNK)
+    upcoming = _chunk(scores, begin, end, columns, first, bound, GROUP, CHUNK)
     for start in range(begin, end, CHUNK):
         x = upcoming
-        upcoming = _chunk(scores, start + CHUNK, end, first, bound, GROUP, CHUNK)
+        upcoming = _chunk(scores, start + CHUNK, end, columns, first, bound, GROUP, CHUNK)
         found = tl.sum((x > threshold).to(tl.int32), axis=0)
         if found > 0:
             if count + found > CAPACITY:

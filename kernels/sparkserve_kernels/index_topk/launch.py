@@ -109,7 +109,7 @@ class _Run:
             source.scores.stride(0),
             listed.stride(0),
             source.first,
-            source.length,
+            source.scores.shape[1],
             self.segment,
             K=tile.k,
             CAPACITY=tile.capacity,

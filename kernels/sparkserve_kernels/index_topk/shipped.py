@@ -35,7 +35,9 @@ def select_form(tile: SelectTile, *, group: int, listed: int, carry: bool) -> Sh
             "work_positions": "*i32",
             "best_values": "*fp32",
             "best_positions": "*i32",
-            **dict.fromkeys(("score_stride", "listed_stride", "first", "length", "segment"), "i32"),
+            **dict.fromkeys(
+                ("score_stride", "listed_stride", "first", "columns", "segment"), "i32"
+            ),
         },
         constants={
             "K": tile.k,
