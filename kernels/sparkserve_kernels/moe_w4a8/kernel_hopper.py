@@ -39,14 +39,15 @@ LARGEST_SCALE = tl.constexpr(190)
 def decode(packed, scale, INTERPRETED: tl.constexpr):
     """Low and high nibbles as bf16, times 2^(scale-127-62), exactly for scales in 64..190.
 
-    packed: uint8; scale: int32 of its shape, e8m0, equal for four neighbours along the last axis.
+    packed: uint8; scale: int32 of its shape, e8m0, at most 190.
     """
     if INTERPRETED:
         factor = e8m0_value(tl.maximum(scale - BIAS_BITS, 0))
         return to_bf16(e2m1_value(packed & 15) * factor), to_bf16(e2m1_value(packed >> 4) * factor)
     # Exponent and mantissa of a nibble, put at a bf16's lowest exponent bits, are its value times
-    # 2^-126; the multiplier's exponent field is scale + 64.
-    factor = scale * 0x00800080 + 0x20002000
+    # 2^-126; the multiplier's exponent field is scale + 64. The layout decides which elements a
+    # thread packs together, so each has a multiplier of its own.
+    factor = ((scale + 64) << 7).to(tl.uint16)
     return tl.inline_asm_elementwise(
         """{
         .reg .b32 t, u, a, b;
@@ -59,7 +60,7 @@ def decode(packed, scale, INTERPRETED: tl.constexpr):
         and.b32 b, b, 0x01C001C0;
         lop3.b32 b, u, 0x80008000, b, 0xEA;
         mul.bf16x2 $2, a, $5;
-        mul.bf16x2 $3, b, $5;
+        mul.bf16x2 $3, b, $6;
         shr.b32 a, t, 2;
         and.b32 a, a, 0x01C001C0;
         shl.b32 t, t, 4;
@@ -69,9 +70,9 @@ def decode(packed, scale, INTERPRETED: tl.constexpr):
         shl.b32 u, u, 4;
         lop3.b32 b, u, 0x80008000, b, 0xEA;
         mul.bf16x2 $0, a, $5;
-        mul.bf16x2 $1, b, $5;
+        mul.bf16x2 $1, b, $6;
         }""",
-        "=r,=r,=r,=r,r,r,r,r,r",
+        "=&r,=&r,=&r,=&r,r,r,r",
         [packed, factor],
         dtype=(tl.bfloat16, tl.bfloat16),
         is_pure=True,
@@ -139,7 +140,7 @@ def prefetch(pointers):
 def group_scales(scale, k, K: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr):
     """fp32 scales [DEPTH/32, COLUMNS] of one step; scale: [COLUMNS] pointers to rows of bytes.
 
-    Four bytes are one load where rows of them are aligned; past K the scale is 0.
+    Four bytes are one load where rows of them are aligned; past K the scale is 0, and so is byte 0.
     """
     GROUPS: tl.constexpr = DEPTH // 32
     if K % 128 == 0 and DEPTH % 128 == 0:
@@ -159,12 +160,12 @@ def group_scales(scale, k, K: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.con
         else:
             inside = (group < K // 32)[None, :]
             scales = tl.load(scale[:, None] + group[None, :], mask=inside, other=0).to(tl.uint32)
-    bits = tl.maximum(scales << 23, 0x00400000).to(tl.uint32)
-    return tl.trans(bits.to(tl.float32, bitcast=True))
+    return tl.trans((scales << 23).to(tl.float32, bitcast=True))
 
 
 @triton.jit
 def product_codes(
+    part,
     weight,
     scale,
     rows,
@@ -173,16 +174,21 @@ def product_codes(
     COLUMNS: tl.constexpr,
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
+    PARTS: tl.constexpr,
+    STAGES: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """Weights times rows over all of K, fp32 [COLUMNS, TILE].
+    """Weights times rows over one of PARTS runs of K, fp32 [COLUMNS, TILE].
 
     weight, scale: [COLUMNS] pointers to the rows of a weight and of its scales. rows: [TILE]
     pointers to e4m3 planes [2, K/2]; row_scales: [TILE] pointers to fp32 [K/32].
     """
     GROUPS: tl.constexpr = DEPTH // 32
+    STEPS: tl.constexpr = (K + DEPTH - 1) // DEPTH
     acc = tl.zeros((GROUPS, COLUMNS, TILE), tl.float32)
-    for k in range(0, K, DEPTH):
+    # Stages named here, not in the launch: else only what feeds the product would be fetched ahead.
+    for step in tl.range(part * STEPS // PARTS, (part + 1) * STEPS // PARTS, num_stages=STAGES):
+        k = step * DEPTH
         byte = k // 2 + tl.arange(0, DEPTH // 2)
         group = k // 32 + tl.arange(0, GROUPS)
         if K % DEPTH == 0:
@@ -202,9 +208,9 @@ def product_codes(
         high = tl.permute(tl.reshape(high, (COLUMNS, GROUPS, 16)), (1, 0, 2))
         even = tl.permute(tl.reshape(half(even, INTERPRETED), (TILE, GROUPS, 16)), (1, 2, 0))
         odd = tl.permute(tl.reshape(half(odd, INTERPRETED), (TILE, GROUPS, 16)), (1, 2, 0))
-        part = tl.dot(high, odd, tl.dot(low, even))
+        sums = tl.dot(high, odd, tl.dot(low, even))
         weight_scales = group_scales(scale, k, K, COLUMNS, DEPTH)
-        acc += (part * tl.trans(scales)[:, None, :]) * weight_scales[:, :, None]
+        acc += (sums * tl.trans(scales)[:, None, :]) * weight_scales[:, :, None]
     return tl.sum(acc, axis=0) * 64.0
 
 
@@ -217,6 +223,7 @@ def product(
     COLUMNS: tl.constexpr,
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
     """Weights times rows over all of K, fp32 [COLUMNS, TILE].
@@ -226,7 +233,7 @@ def product(
     """
     GROUPS: tl.constexpr = DEPTH // 32
     acc = tl.zeros((COLUMNS, TILE), tl.float32)
-    for k in range(0, K, DEPTH):
+    for k in tl.range(0, K, DEPTH, num_stages=STAGES):
         byte = k // 2 + tl.arange(0, DEPTH // 2)
         group = k // 32 + tl.arange(0, GROUPS)
         if K % DEPTH == 0:
@@ -260,6 +267,8 @@ def fc1_codes_kernel(
     s_ptr,
     out_ptr,
     out_scales_ptr,
+    partials_ptr,
+    arrivals_ptr,
     places,
     limit,
     K: tl.constexpr,
@@ -268,6 +277,9 @@ def fc1_codes_kernel(
     TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
+    PARTS: tl.constexpr,
+    SPLIT: tl.constexpr,
     AHEAD: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
@@ -275,6 +287,8 @@ def fc1_codes_kernel(
 
     q: [rows, 2, K/2] e4m3 planes, scales [rows, K/32] fp32; w: [experts, 2*INTER, K/2], up before
     gate. Out, by place in the order of routes: planes [routes, 2, INTER/2] and fp32 scales.
+
+    K is summed in PARTS; with SPLIT a program does one, and the last to arrive adds them in order.
     """
     if AHEAD:
         gdc_wait()
@@ -293,17 +307,53 @@ def fc1_codes_kernel(
     both = tl.arange(0, 2 * COLUMNS)
     column = tl.program_id(0) * COLUMNS + both % COLUMNS
     row = expert * (2 * INTER) + (both // COLUMNS) * INTER + tl.minimum(column, INTER - 1)
-    acc = product_codes(
-        w_ptr + row * (K // 2),
-        s_ptr + row * (K // 32),
-        q_ptr + token * K,
-        q_scales_ptr + token * (K // 32),
-        K,
-        2 * COLUMNS,
-        TILE,
-        DEPTH,
-        INTERPRETED,
-    )
+    w_rows, s_rows = w_ptr + row * (K // 2), s_ptr + row * (K // 32)
+    q_rows, q_scales = q_ptr + token * K, q_scales_ptr + token * (K // 32)
+    acc = tl.zeros((2 * COLUMNS, TILE), tl.float32)
+    if SPLIT:
+        part = tl.program_id(2)
+        mine = product_codes(
+            part,
+            w_rows,
+            s_rows,
+            q_rows,
+            q_scales,
+            K,
+            2 * COLUMNS,
+            TILE,
+            DEPTH,
+            PARTS,
+            STAGES,
+            INTERPRETED,
+        )
+        CELLS: tl.constexpr = 2 * COLUMNS * TILE
+        block = slot.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+        cell = partials_ptr + block * (PARTS * CELLS) + both[:, None] * TILE + lane[None, :]
+        tl.store(cell + part * CELLS, mine)
+        # All threads have stored before one of them announces it.
+        tl.debug_barrier()
+        if tl.atomic_add(arrivals_ptr + block, 1, sem="acq_rel") != PARTS - 1:
+            return
+        for other in tl.static_range(PARTS):
+            acc += tl.load(cell + other * CELLS, cache_modifier=".cg")
+        tl.store(arrivals_ptr + block, 0)
+    else:
+        # The same sums in the same order, one part after the other.
+        for part in range(PARTS):
+            acc += product_codes(
+                part,
+                w_rows,
+                s_rows,
+                q_rows,
+                q_scales,
+                K,
+                2 * COLUMNS,
+                TILE,
+                DEPTH,
+                PARTS,
+                STAGES,
+                INTERPRETED,
+            )
     up, gate = tl.split(tl.permute(tl.reshape(acc, (2, COLUMNS, TILE)), (1, 2, 0)))
     inner = tl.trans(activation(up, gate, limit))
     bits, byte = mxfp8_quantise(inner, TILE, COLUMNS, INTERPRETED)
@@ -338,6 +388,7 @@ def fc2_codes_kernel(
     TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
     AHEAD: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
@@ -364,6 +415,7 @@ def fc2_codes_kernel(
         gdc_wait()
         gdc_launch_dependents()
     acc = product_codes(
+        0,
         w_ptr + row * (K // 2),
         s_ptr + row * (K // 32),
         q_ptr + place * K,
@@ -372,6 +424,8 @@ def fc2_codes_kernel(
         COLUMNS,
         TILE,
         DEPTH,
+        1,
+        STAGES,
         INTERPRETED,
     )
     at = (route // SLOTS).to(tl.int64) * row_stride + (route % SLOTS) * slot_stride
@@ -397,6 +451,7 @@ def fc1_values_kernel(
     TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
     """Up and gate of a tile of routes, the activation, and its rows quantised.
@@ -425,6 +480,7 @@ def fc1_values_kernel(
         2 * COLUMNS,
         TILE,
         DEPTH,
+        STAGES,
         INTERPRETED,
     )
     up, gate = tl.split(tl.permute(tl.reshape(acc, (2, COLUMNS, TILE)), (1, 2, 0)))
@@ -455,6 +511,7 @@ def fc2_values_kernel(
     TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
     """Down of a tile of routes times the routes' weights, rounded to bf16 into [routes, HIDDEN]."""
@@ -477,6 +534,7 @@ def fc2_values_kernel(
         COLUMNS,
         TILE,
         DEPTH,
+        STAGES,
         INTERPRETED,
     )
     at = (route // SLOTS).to(tl.int64) * row_stride + (route % SLOTS) * slot_stride

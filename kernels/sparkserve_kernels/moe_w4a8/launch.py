@@ -10,8 +10,10 @@ import torch
 from sparkserve_kernels.moe_w4a8 import kernel, kernel_hopper
 from sparkserve_kernels.moe_w4a8.plan import PAIR_BLOCK, Geometry, pairwise, tile_slots
 from sparkserve_kernels.moe_w4a8.tiles import (
+    HOPPER_FEW,
     PLAN_BLOCK,
     REDUCE_COLUMNS,
+    SPLIT_ROWS,
     Shape,
     Tile,
     prologue_shape,
@@ -60,6 +62,10 @@ class Scratch:
     inner_scales: torch.Tensor
     routed: torch.Tensor
     """Flat bf16: weight times down, by route."""
+    partials: torch.Tensor
+    """Flat fp32: sums of FC1 over parts of K, where a tile splits them over programs."""
+    arrivals: torch.Tensor
+    """Flat int32: how many programs have left theirs; all 0 between calls."""
 
 
 def allocate(rows: int, geometry: Geometry, device: torch.device) -> Scratch:
@@ -69,6 +75,8 @@ def allocate(rows: int, geometry: Geometry, device: torch.device) -> Scratch:
     def flat(count: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(count, dtype=dtype, device=device)
 
+    blocks = split_blocks(rows, geometry)
+    cells = 2 * HOPPER_FEW.fc1.columns * HOPPER_FEW.routes
     # bf16 values and fp32 scales are the largest of the forms that quantised rows have.
     return Scratch(
         order=flat(routes, torch.int32),
@@ -78,7 +86,15 @@ def allocate(rows: int, geometry: Geometry, device: torch.device) -> Scratch:
         inner=flat(2 * routes * geometry.inter, torch.uint8),
         inner_scales=flat(4 * routes * geometry.inter // GROUP, torch.uint8),
         routed=flat(routes * geometry.hidden, torch.bfloat16),
+        partials=flat(blocks * HOPPER_FEW.parts * cells, torch.float32),
+        arrivals=torch.zeros(blocks, dtype=torch.int32, device=device),
     )
+
+
+def split_blocks(rows: int, geometry: Geometry) -> int:
+    """Programs of FC1, but for the parts, in the largest call that splits K."""
+    columns = -(-geometry.inter // HOPPER_FEW.fc1.columns)
+    return min(rows, SPLIT_ROWS) * geometry.slots * columns
 
 
 @dataclass(frozen=True)
@@ -223,9 +239,16 @@ def fc1(
             quantised[0], *routes, inner, places, how.limit, **common
         )
         return
-    codes = how.tile.core == "codes"
-    function = kernel_hopper.fc1_codes_kernel if codes else kernel.fc1_scaled_kernel
-    function[grid](*quantised, *routes, inner, scales, places, how.limit, **common)
+    if how.tile.core == "scaled":
+        kernel.fc1_scaled_kernel[grid](
+            *quantised, *routes, inner, scales, places, how.limit, **common
+        )
+        return
+    sums = (scratch.partials, scratch.arrivals)
+    parts = {"PARTS": how.tile.parts, "SPLIT": how.tile.split}
+    kernel_hopper.fc1_codes_kernel[*grid, how.tile.parts if how.tile.split else 1](
+        *quantised, *routes, inner, scales, *sums, places, how.limit, **common, **parts
+    )
 
 
 def inner_of(scratch: Scratch, how: Launch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -255,8 +278,10 @@ def fc2(rows: Rows, experts: Experts, scratch: Scratch, places: int, how: Launch
 
 def _common(how: Launch, shape: Shape) -> dict[str, Any]:
     ahead = {"AHEAD": how.ahead, "launch_pdl": how.ahead} if how.tile.core == "codes" else {}
+    stages = {"STAGES": shape.stages} if how.tile.core != "scaled" else {}
     return {
         **ahead,
+        **stages,
         "INTERPRETED": how.interpreted,
         "SLOTS": how.geometry.slots,
         "TILE": how.tile.routes,
@@ -264,5 +289,6 @@ def _common(how: Launch, shape: Shape) -> dict[str, Any]:
         "DEPTH": shape.depth,
         "num_warps": shape.warps,
         "num_stages": shape.stages,
-        "enable_fp_fusion": False,
+        # Scales are powers of two: a product with one is exact, fused into a sum or not.
+        "enable_fp_fusion": True,
     }

@@ -112,8 +112,10 @@ def _fc1(name: str, geometry: Geometry, tile: Tile) -> Shipped:
         name.replace("q_", "out_").replace("x_", "out_"): kind
         for name, kind in _inputs(tile).items()
     }
+    if tile.core == "codes":
+        outputs |= {"partials_ptr": "*fp32", "arrivals_ptr": "*i32"}
     return _product(
-        f"{name} up+gate",
+        f"{name} up+gate{' split' if tile.split else ''}",
         function,
         {**_inputs(tile), **ROUTES, **outputs, "places": "i32", "limit": "fp32"},
         {"K": geometry.hidden, "INTER": geometry.inter},
@@ -151,14 +153,18 @@ def _product(
     where: tuple[Geometry, Tile, Shape],
 ) -> Shipped:
     geometry, tile, shape = where
-    ahead = {"AHEAD": tile.ahead} if tile.core == "codes" else {}
+    own: dict[str, Any] = {} if tile.core == "scaled" else {"STAGES": shape.stages}
+    if tile.core == "codes":
+        own["AHEAD"] = tile.ahead
+    if function is kernel_hopper.fc1_codes_kernel:
+        own |= {"PARTS": tile.parts, "SPLIT": tile.split}
     return Shipped(
         label=f"{name} {tile.routes}x{shape.columns}x{shape.depth}",
         kernel=function,
         signature=signature,
         constants={
             **constants,
-            **ahead,
+            **own,
             "INTERPRETED": False,
             "SLOTS": geometry.slots,
             "TILE": tile.routes,
@@ -169,7 +175,7 @@ def _product(
         stages=shape.stages,
         multiplies=True,
         streams=True,
-        options=OPTIONS,
+        options={"enable_fp_fusion": True},
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from sparkserve_kernels.target import Family
@@ -36,16 +36,22 @@ class Tile:
     fc2: Shape
     ahead: bool = False
     """Launch each kernel while the one before it still runs (core ``codes`` only)."""
+    parts: int = 1
+    """Sums into which FC1's K is cut (core ``codes`` only); the bits depend on it."""
+    split: bool = False
+    """One program per part: few routes alone leave processors idle. Changes no bit."""
 
 
 SPARK_FEW = Tile("scaled", 16, Shape(32, 128, 4, 3), Shape(64, 64, 2, 4))
 SPARK_MANY = Tile("scaled", 64, Shape(64, 64, 8, 3), Shape(128, 64, 8, 3))
-HOPPER_FEW = Tile("codes", 8, Shape(32, 512, 8, 3), Shape(64, 64, 2, 6), ahead=True)
+HOPPER_SOME = Tile("codes", 8, Shape(32, 256, 4, 4), Shape(64, 64, 2, 6), ahead=True, parts=4)
+HOPPER_FEW = replace(HOPPER_SOME, split=True)
+SPLIT_ROWS = 16
 HOPPER_MANY = Tile("values", 64, Shape(64, 128, 4, 3), Shape(128, 64, 4, 3))
 
 TABLE: dict[Family, tuple[tuple[int, Tile], ...]] = {
     "spark": ((1024, SPARK_FEW), (4096, SPARK_MANY)),
-    "hopper": ((512, HOPPER_FEW), (4096, HOPPER_MANY)),
+    "hopper": ((SPLIT_ROWS, HOPPER_FEW), (512, HOPPER_SOME), (4096, HOPPER_MANY)),
 }
 """Largest capacity of each bucket. On the Spark 64 routes a tile pay from 2,048 rows on (spec:
 kernels.md section 5)."""
