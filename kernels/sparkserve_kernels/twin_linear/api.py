@@ -16,7 +16,7 @@ from sparkserve_kernels.checks import (
 from sparkserve_kernels.mxfp8_linear.workspace import SplitWorkspace
 from sparkserve_kernels.numerics.scales import swizzled_bytes
 from sparkserve_kernels.target import supports, target_of
-from sparkserve_kernels.twin_linear.tiles import Tile, tile_for
+from sparkserve_kernels.twin_linear.tiles import Tile, in_words, tile_for
 from sparkserve_kernels.twin_linear.twin import (
     GROUP,
     Twin,
@@ -199,6 +199,7 @@ def constants(
 ) -> dict[str, Any]:
     """The constexprs of a launch, but for INTERPRETED."""
     w, exponents = weight
+    twin = w.dtype == torch.float8_e4m3fn
     epilogue = 2 if out[1] is not None else int(out[0].dtype == torch.float32)
     return {
         "BM": tile.rows,
@@ -207,8 +208,10 @@ def constants(
         "SPLIT": tile.split,
         "STAGES": tile.stages,
         "BLOCK_ROWS": w.shape[1] // exponents.shape[1],
-        "TWIN": w.dtype == torch.float8_e4m3fn,
+        "TWIN": twin,
         "WHOLE": k % tile.depth == 0,
+        # The bf16 form must see single bytes: see ``kernel.scaled``.
+        "WORDS": twin and in_words(tile, k) and exponents.data_ptr() % 4 == 0,
         "EPILOGUE": epilogue,
     }
 

@@ -49,6 +49,7 @@ def wide_kernel(
     BLOCK_ROWS: tl.constexpr,
     TWIN: tl.constexpr,
     WHOLE: tl.constexpr,
+    WORDS: tl.constexpr,
     EPILOGUE: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
@@ -66,7 +67,7 @@ def wide_kernel(
     x_from = x_ptr + near_row[:, None] * x_stride + group * x_group_stride
     w_from = w_ptr + (group.to(tl.int64) * columns + near_column[:, None]) * K
     line = group.to(tl.int64) * (columns // BLOCK_ROWS) + near_column // BLOCK_ROWS
-    exponents_from = exponents_ptr + line * (K // 32)
+    exponents_from = exponents_ptr + line[:, None] * (K // 32)
     steps = tl.cdiv(K, BK)
     first = tl.program_id(1) * steps // SPLIT
     last = (tl.program_id(1) + 1) * steps // SPLIT
@@ -79,7 +80,7 @@ def wide_kernel(
         else:
             x = tl.load(x_from + at[None, :], mask=(at < K)[None, :], other=0.0)
             w = tl.load(w_from + at[None, :], mask=(at < K)[None, :], other=0.0)
-        byte = load_exponents(exponents_from, step, K, BK // 32, WHOLE)
+        byte = load_exponents(exponents_from, step, K, BN, BK // 32, WHOLE, WORDS)
         if TWIN:
             w = widened(w, byte, BN, BK // 32, INTERPRETED)
         else:
@@ -126,6 +127,7 @@ def grouped_kernel(
     BLOCK_ROWS: tl.constexpr,
     TWIN: tl.constexpr,
     WHOLE: tl.constexpr,
+    WORDS: tl.constexpr,
     EPILOGUE: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
@@ -141,7 +143,7 @@ def grouped_kernel(
     x_from = x_ptr + near_row[:, None] * x_stride + group * x_group_stride
     w_from = w_ptr + (group.to(tl.int64) * columns + near_column[:, None]) * K
     line = group.to(tl.int64) * (columns // BLOCK_ROWS) + near_column // BLOCK_ROWS
-    exponents_from = exponents_ptr + line * (K // 32)
+    exponents_from = exponents_ptr + line[:, None] * (K // 32)
     steps = tl.cdiv(K, BK)
     first = tl.program_id(1) * steps // SPLIT
     last = (tl.program_id(1) + 1) * steps // SPLIT
@@ -154,7 +156,7 @@ def grouped_kernel(
         else:
             x = tl.load(x_from + at[None, :], mask=(at < K)[None, :], other=0.0)
             w = tl.load(w_from + at[None, :], mask=(at < K)[None, :], other=0.0)
-        byte = load_exponents(exponents_from, step, K, PARTS, WHOLE)
+        byte = load_exponents(exponents_from, step, K, BN, PARTS, WHOLE, WORDS)
         if TWIN:
             x_half, x_scale = normalised(to_fp32(tl.reshape(x, (BM, PARTS, 32))))
             w_half = tl.reshape(half(w, INTERPRETED), (BN, PARTS, 32))
@@ -188,13 +190,32 @@ def grouped_kernel(
 
 
 @triton.jit
-def load_exponents(exponents_from, step, K, PARTS: tl.constexpr, WHOLE: tl.constexpr):
-    """Exponent bytes [BN, PARTS] of one step; those past K are 0."""
-    part = step * PARTS + tl.arange(0, PARTS)
-    at = exponents_from[:, None] + part[None, :]
-    if WHOLE:
-        return tl.load(at)
-    return tl.load(at, mask=(part < K // 32)[None, :], other=0)
+def load_exponents(
+    exponents_from,
+    step,
+    K,
+    BN: tl.constexpr,
+    PARTS: tl.constexpr,
+    WHOLE: tl.constexpr,
+    WORDS: tl.constexpr,
+):
+    """Exponents [BN, PARTS] (uint32, 0..255) of one step; those past K are 0.
+
+    WORDS: four are loaded as one. Single bytes cannot be fetched ahead: every step would wait for
+    its own.
+    """
+    if WORDS:
+        word = step * (PARTS // 4) + tl.arange(0, PARTS // 4)
+        words_from = exponents_from.to(tl.pointer_type(tl.uint32), bitcast=True)
+        words = tl.load(words_from + word[None, :])
+        shift = (tl.arange(0, 4) * 8).to(tl.uint32)
+        exponents = tl.reshape((words[:, :, None] >> shift[None, None, :]) & 0xFF, (BN, PARTS))
+    else:
+        part = step * PARTS + tl.arange(0, PARTS)
+        real = None if WHOLE else (part < K // 32)[None, :]
+        other = None if WHOLE else 0
+        exponents = tl.load(exponents_from + part[None, :], mask=real, other=other).to(tl.uint32)
+    return exponents
 
 
 @triton.jit
@@ -219,8 +240,8 @@ def widened(w, byte, ROWS: tl.constexpr, PARTS: tl.constexpr, INTERPRETED: tl.co
 def scaled(w, byte, ROWS: tl.constexpr, PARTS: tl.constexpr, INTERPRETED: tl.constexpr):
     """bf16 [ROWS, 32*PARTS] times 2^(byte [ROWS, PARTS] - 127), of which 127 changes nothing.
 
-    Not for the value: an operand that depends on loaded bytes is dealt out to lanes as bytes are,
-    four elements of K at a time. Without it the matrix unit would get the columns of K in another
+    Not for the value: an operand that depends on bytes loaded singly is dealt out to lanes as
+    bytes are, four elements of K at a time. Without it the matrix unit would get the columns of K in another
     order than the twin's, and the last bit of a sum depends on that order.
     """
     scale = tl.expand_dims((byte.to(tl.uint16) << 7).to(tl.uint16), 2)

@@ -7,7 +7,7 @@ from typing import Any
 from sparkserve_kernels.shipped import Shipped
 from sparkserve_kernels.target import Target
 from sparkserve_kernels.twin_linear import kernel
-from sparkserve_kernels.twin_linear.tiles import ROW_BUCKETS, Tile, tile_for
+from sparkserve_kernels.twin_linear.tiles import ROW_BUCKETS, Tile, in_words, tile_for
 
 LAYERS = {
     "wo_a": (2, 1024, 4096),
@@ -61,6 +61,7 @@ def _form(label: str, tile: Tile, shape: tuple[int, int, int], epilogue: int) ->
             "BLOCK_ROWS": 1 if label.startswith("draft main") else 32,
             "TWIN": True,
             "WHOLE": shape[2] % tile.depth == 0,
+            "WORDS": in_words(tile, shape[2]),
             "EPILOGUE": epilogue,
             "INTERPRETED": False,
         },

@@ -59,6 +59,11 @@ def tile_for(family: Family, rows: int, shape: tuple[int, int, int]) -> Tile:
     return Tile(tile.kind, tile.rows, tile.columns, tile.depth, tile.warps, tile.stages, split)
 
 
+def in_words(tile: Tile, k: int) -> bool:
+    """Whether a step's exponents in a row are whole 32-bit words."""
+    return tile.depth % 128 == 0 and k % tile.depth == 0
+
+
 def _hopper(bucket: int, lines: int) -> Tile:
     """Measured on an H200 (docs/measurements/kernels-h200.md); more than 16 rows a tile spill.
 
