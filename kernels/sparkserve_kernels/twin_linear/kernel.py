@@ -241,8 +241,8 @@ def scaled(w, byte, ROWS: tl.constexpr, PARTS: tl.constexpr, INTERPRETED: tl.con
     """bf16 [ROWS, 32*PARTS] times 2^(byte [ROWS, PARTS] - 127), of which 127 changes nothing.
 
     Not for the value: an operand that depends on bytes loaded singly is dealt out to lanes as
-    bytes are, four elements of K at a time. Without it the matrix unit would get the columns of K in another
-    order than the twin's, and the last bit of a sum depends on that order.
+    bytes are, four elements of K at a time. Without it the matrix unit would get the columns of K
+    in another order than the twin's, and the last bit of a sum depends on that order.
     """
     scale = tl.expand_dims((byte.to(tl.uint16) << 7).to(tl.uint16), 2)
     groups = tl.reshape(w, (ROWS, PARTS, 32))
