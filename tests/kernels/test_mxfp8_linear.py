@@ -6,7 +6,7 @@ from sparkserve_kernels.mxfp8_linear.tiles import Tile
 from sparkserve_kernels.mxfp8_linear.workspace import SplitWorkspace
 from sparkserve_kernels.mxfp8_quant.api import mxfp8_quant
 from sparkserve_kernels.numerics.rules import mxfp8_dequantise
-from sparkserve_kernels.target import SPARK
+from sparkserve_kernels.target import SPARK, target_of
 
 from tests.kernels.numeric import relative_l2, same_bits, untouched_zeros
 
@@ -90,8 +90,12 @@ def test_every_code_is_decoded_under_every_scale(kind, lowest, count, x_scale, d
     codes = torch.arange(256, dtype=torch.uint8, device=device)
     codes[[0x7F, 0xFF]] = 0
     weight = torch.zeros((256, 128), dtype=torch.uint8, device=device)
-    weight[torch.arange(256), torch.arange(256) % 128] = codes
+    # Not in the order of the scales, so that the least one meets a code that is no zero.
+    weight[torch.arange(256), torch.arange(256) % 128] = codes[torch.arange(256) * 37 % 256 ^ 85]
     scales = (torch.arange(4 * 256, device=device).reshape(256, 4) % count + lowest).byte()
+    if KINDS[kind].kind == "scaled":
+        # Triton's interpreter, and its emulation where the GPU scales nothing, take 0 for 0.0.
+        scales = scales.clamp(min=1)
     x = torch.ones((1, 128), device=device).to(torch.float8_e4m3fn)
     x_scales = torch.full((1, 4), x_scale, dtype=torch.uint8, device=device)
     have = run((x, x_scales), (weight.view(torch.float8_e4m3fn), scales), KINDS[kind])
@@ -110,6 +114,21 @@ def test_public_call_quantises_by_the_canonical_rule(generator, device):
     given = api.mxfp8_linear(q, *weight, x_scales=scales)
     assert same_bits(api.mxfp8_linear(x, *weight), given)
     assert relative_l2(given, reference.exact(x, *weight)) <= benchmark.MAX_RELATIVE_L2
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+@pytest.mark.parametrize("kind", ["few", "few split", "few whole"])
+def test_rows_quantised_by_every_program_give_the_bits_of_the_quantiser(kind, generator, device):
+    x = torch.randn((7, 416), generator=generator, device=device) * 3
+    edges = (0.0, -0.0, 448.0, 449.0, 1e-36, 448 * 2.0**-127, 449 * 2.0**-127, -7.84, 1e30)
+    x[1, 40 : 40 + len(edges)] = torch.tensor(edges, device=device)
+    x[2, 64:96] = 0.0
+    x[3, 100], x[4, 0] = float("nan"), float("inf")
+    x = x.to(torch.bfloat16)
+    _, weight = layer(1, 33, 416, generator)
+    given = run(mxfp8_quant(x), weight, KINDS[kind])
+    assert same_bits(run((x, None), weight, KINDS[kind]), given)
+    assert int(given.isnan().any(1).sum()) == 2
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -140,6 +159,32 @@ def test_rows_hint_gives_a_row_the_bits_of_its_batch(generator):
         part = slice(row, row + 1)
         alone = api.mxfp8_linear(x[0][part], *weight, x_scales=x[1][part], rows_hint=20)
         assert same_bits(alone, whole[part])
+
+
+def test_rows_hint_chooses_the_launch_shape(generator, monkeypatch):
+    x, weight = layer(2, 40, 288, generator)
+    taken = []
+    monkeypatch.setattr(api, "launch", lambda *given, **_: taken.append(given[3]))
+    for hint in (None, 6, 20, 4096):
+        api.mxfp8_linear(x[0], *weight, x_scales=x[1], rows_hint=hint)
+    family = target_of(x[0]).family
+    assert taken == [tiles.tile_for(family, rows, 40, 288) for rows in (2, 6, 20, 4096)]
+    assert len({*taken}) == 3
+
+
+@pytest.mark.parametrize("k", [32, 64, 96, 160, 288, 544])
+def test_scales_are_read_alike_byte_by_byte_and_in_words(k, generator, device):
+    x, weight = layer(4, 20, k, generator)
+    assert api.scale_reads(x[1], weight[1]) == 2
+    for kind in ("few", "few split", "many"):
+        want = run(x, weight, KINDS[kind])
+        apart = torch.zeros((20, k // 32 + 1), dtype=torch.uint8, device=device)[:, 1:]
+        apart.copy_(weight[1])
+        assert api.scale_reads(x[1], apart) == 0
+        assert same_bits(run(x, (weight[0], apart), KINDS[kind]), want)
+        four = torch.zeros((20, -(-k // 128) * 4), dtype=torch.uint8, device=device)
+        four = four[:, : k // 32].copy_(weight[1])
+        assert same_bits(run(x, (weight[0], four), KINDS[kind]), want)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -242,7 +287,8 @@ def test_spark_starts_with_the_tiles_of_the_specification():
         (tile.rows, tile.columns, tile.depth, tile.warps)
         for tile in (tiles.tile_for(SPARK.family, rows, 8192, 1280) for rows in (6, 64, 4096))
     ]
-    assert sizes == [(16, 64, 128, 4), (64, 64, 128, 4), (128, 128, 128, 8)]
+    # Two warps where the specification starts with four: its weight's scales are streamed then.
+    assert sizes == [(16, 64, 128, 2), (64, 64, 128, 4), (128, 128, 128, 8)]
 
 
 def test_offsets_past_two_to_the_31(device):

@@ -75,11 +75,11 @@ def mxfp8_linear(
     out = torch.empty((rows, columns), dtype=torch.bfloat16, device=x.device)
     if out.numel() == 0:
         return out
-    if x_scales is None:
+    tile = tile_for(target_of(x).family, hint, columns, k)
+    if x_scales is None and not tile.fuse:
         from sparkserve_kernels.mxfp8_quant.api import mxfp8_quant
 
         x, x_scales = mxfp8_quant(x)
-    tile = tile_for(target_of(x).family, hint, columns, k)
     launch((x, x_scales), (weight, weight_scales), out, tile, bias=bias, workspace=workspace)
     return out
 
@@ -122,7 +122,7 @@ def _check(
 
 
 def launch(
-    x: tuple[torch.Tensor, torch.Tensor],
+    x: tuple[torch.Tensor, torch.Tensor | None],
     weight: tuple[torch.Tensor, torch.Tensor],
     out: torch.Tensor,
     tile: Tile,
@@ -130,8 +130,9 @@ def launch(
     bias: torch.Tensor | None = None,
     workspace: SplitWorkspace | None = None,
 ) -> None:
-    """Run one kernel on quantised operands, each with its scales, without checks of these.
+    """Run one kernel on operands with their scales, without checks of these.
 
+    x: quantised, or bf16 without scales where the tile is for few rows on a Hopper.
     out: (M, N), bf16, rows may lie apart.
 
     Raises:
@@ -144,10 +145,14 @@ def launch(
     row_tiles, column_tiles = triton.cdiv(rows, tile.rows), triton.cdiv(columns, tile.columns)
     partials, arrivals = _shared_memory_of_programs(out, tile, row_tiles * column_tiles, workspace)
     constants: dict[str, Any] = {"WHOLE": k % tile.depth == 0, "HAS_BIAS": bias is not None}
+    x_scales = x[0] if x[1] is None else x[1]
     if tile.kind != "scaled":
-        constants["WORDS"] = in_words(x[1]) and in_words(weight[1])
+        constants["SCALES"] = scale_reads(weight[1], *(x[1:] if x[1] is not None else ()))
+    if tile.kind == "few":
+        constants["FUSED"] = x[1] is None
     _kernel_of(tile)[(row_tiles * column_tiles, tile.split)](
-        *x,
+        x[0],
+        x_scales,
         *weight,
         out if bias is None else bias,
         out,
@@ -157,7 +162,7 @@ def launch(
         columns,
         k,
         x[0].stride(0),
-        x[1].stride(0),
+        x_scales.stride(0),
         weight[0].stride(0),
         weight[1].stride(0),
         out.stride(0),
@@ -174,9 +179,18 @@ def launch(
     )
 
 
-def in_words(scales: torch.Tensor) -> bool:
-    """Whether every row of scales is whole 32-bit words at multiples of four bytes."""
-    return all(at % 4 == 0 for at in (scales.shape[1], scales.stride(0), scales.data_ptr()))
+def scale_reads(*scales: torch.Tensor) -> int:
+    """How a Hopper kernel reads these scales (see ``group_scales``); no bit depends on it."""
+    ways = [_scale_read(one) for one in scales]
+    return 0 if 0 in ways else max(ways)
+
+
+def _scale_read(scales: torch.Tensor) -> int:
+    if scales.data_ptr() % 4:
+        return 0
+    if scales.shape[1] % 4 == 0 and scales.stride(0) % 4 == 0:
+        return 1
+    return 2 if scales.is_contiguous() and scales.numel() % 4 == 0 else 0
 
 
 def _kernel_of(tile: Tile) -> Any:

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from sparkserve_kernels.mxfp8_linear.kernel import finish
-from sparkserve_kernels.numerics.kernel import dot, e4m3_value
+from sparkserve_kernels.numerics.kernel import dot, e4m3_value, mxfp8_quantise_groups, to_fp32
 
 
 @triton.jit
@@ -42,13 +42,15 @@ def few_rows_kernel(
     SPLIT: tl.constexpr,
     STAGES: tl.constexpr,
     WHOLE: tl.constexpr,
-    WORDS: tl.constexpr,
+    SCALES: tl.constexpr,
+    FUSED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
     """One tile of BM rows and BN columns over one of SPLIT runs of K; see the Spark's kernel.
 
-    WORDS: rows of scales begin at multiples of four bytes, so that four are read as one.
+    SCALES: how scales are read, see group_scales.
+    FUSED: q holds bf16 rows, which every program quantises for itself; their scales are unused.
     """
     GROUPS: tl.constexpr = BK // 32
     row_tiles = tl.cdiv(rows, BM)
@@ -60,8 +62,10 @@ def few_rows_kernel(
     inside = tl.arange(0, BK)
     q_from = q_ptr + near_row[:, None] * q_stride
     w_from = w_ptr + near_column[:, None] * w_stride
-    q_scales_from = q_scales_ptr + near_row * q_scales_stride
-    w_scales_from = w_scales_ptr + near_column * w_scales_stride
+    q_scales_at = near_row * q_scales_stride
+    w_scales_at = near_column * w_scales_stride
+    q_words = tl.cast(rows, tl.int64) * q_scales_stride // 4
+    w_words = tl.cast(columns, tl.int64) * w_scales_stride // 4
     steps = tl.cdiv(K, BK)
     first = tl.program_id(1) * steps // SPLIT
     last = (tl.program_id(1) + 1) * steps // SPLIT
@@ -75,10 +79,21 @@ def few_rows_kernel(
             real = (at < K)[None, :]
             q = tl.load(q_from + at[None, :], mask=real, other=0.0)
             w = tl.load(w_from + at[None, :], mask=real, other=0.0)
-        q_scale = group_scales(q_scales_from, step, K, BM, GROUPS, WHOLE, WORDS)
-        w_scale = group_scales(w_scales_from, step, K, BN, GROUPS, WHOLE, WORDS)
+        if FUSED:
+            groups = tl.reshape(to_fp32(q), (BM, GROUPS, 32))
+            bits, byte = mxfp8_quantise_groups(groups, INTERPRETED)
+            q_half = half(bits.to(tl.float8e4nv, bitcast=True), INTERPRETED)
+            q_scale = tl.trans(scale_values(byte.to(tl.uint32)))
+        else:
+            q_half = tl.reshape(half(q, INTERPRETED), (BM, GROUPS, 32))
+            q_scale = group_scales(
+                q_scales_ptr, q_scales_at, q_words, step, K, BM, GROUPS, WHOLE, SCALES
+            )
+        w_scale = group_scales(
+            w_scales_ptr, w_scales_at, w_words, step, K, BN, GROUPS, WHOLE, SCALES
+        )
         left = tl.permute(tl.reshape(half(w, INTERPRETED), (BN, GROUPS, 32)), (1, 0, 2))
-        right = tl.permute(tl.reshape(half(q, INTERPRETED), (BM, GROUPS, 32)), (1, 2, 0))
+        right = tl.permute(q_half, (1, 2, 0))
         part = tl.dot(left, right)
         acc += (part * q_scale[:, None, :]) * w_scale[:, :, None]
     finish(
@@ -124,7 +139,7 @@ def many_rows_kernel(
     SPLIT: tl.constexpr,
     STAGES: tl.constexpr,
     WHOLE: tl.constexpr,
-    WORDS: tl.constexpr,
+    SCALES: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
@@ -139,8 +154,10 @@ def many_rows_kernel(
     inside = tl.arange(0, BK)
     q_from = q_ptr + near_row[:, None] * q_stride
     w_from = w_ptr + near_column[:, None] * w_stride
-    q_scales_from = q_scales_ptr + near_row * q_scales_stride
-    w_scales_from = w_scales_ptr + near_column * w_scales_stride
+    q_scales_at = near_row * q_scales_stride
+    w_scales_at = near_column * w_scales_stride
+    q_words = tl.cast(rows, tl.int64) * q_scales_stride // 4
+    w_words = tl.cast(columns, tl.int64) * w_scales_stride // 4
     steps = tl.cdiv(K, BK)
     first = tl.program_id(1) * steps // SPLIT
     last = (tl.program_id(1) + 1) * steps // SPLIT
@@ -154,8 +171,12 @@ def many_rows_kernel(
             real = (at < K)[None, :]
             q = tl.load(q_from + at[None, :], mask=real, other=0.0)
             w = tl.load(w_from + at[None, :], mask=real, other=0.0)
-        q_scale = group_scales(q_scales_from, step, K, BM, GROUPS, WHOLE, WORDS)
-        w_scale = group_scales(w_scales_from, step, K, BN, GROUPS, WHOLE, WORDS)
+        q_scale = group_scales(
+            q_scales_ptr, q_scales_at, q_words, step, K, BM, GROUPS, WHOLE, SCALES
+        )
+        w_scale = group_scales(
+            w_scales_ptr, w_scales_at, w_words, step, K, BN, GROUPS, WHOLE, SCALES
+        )
         left = widened(q, q_scale, BM, GROUPS, INTERPRETED)
         right = widened(w, w_scale, BN, GROUPS, INTERPRETED)
         acc = dot(left, tl.trans(right), acc, INTERPRETED)
@@ -196,33 +217,54 @@ def widened(values, scale, ROWS: tl.constexpr, GROUPS: tl.constexpr, INTERPRETED
 
 @triton.jit
 def group_scales(
-    scales_from,
+    scales_ptr,
+    row_at,
+    words_there,
     step,
     K,
     ROWS: tl.constexpr,
     GROUPS: tl.constexpr,
     WHOLE: tl.constexpr,
-    WORDS: tl.constexpr,
+    SCALES: tl.constexpr,
 ):
-    """fp32 scales [GROUPS, ROWS] of one step; scales_from: pointers to the rows' first bytes.
+    """fp32 scales [GROUPS, ROWS] of one step; row_at: where each row's bytes begin.
 
-    Byte 255, which no quantiser emits, gives an infinity. Groups past K give 2^-127.
+    SCALES 0: byte by byte, which no asynchronous load can do. 1: four as one word; every row
+    begins at a multiple of four bytes. 2: rows follow each other without a gap and begin
+    anywhere; a word is put together from the two it lies in, of words_there that exist.
+    Groups past K give 2^-127, byte 255, which no quantiser emits, an infinity.
     """
-    if WORDS:
-        word = step * (GROUPS // 4) + tl.arange(0, GROUPS // 4)
-        words_from = scales_from.to(tl.pointer_type(tl.uint32), bitcast=True)
-        if WHOLE:
-            words = tl.load(words_from[:, None] + word[None, :])
-        else:
-            real = (word < K // 128)[None, :]
-            words = tl.load(words_from[:, None] + word[None, :], mask=real, other=0)
-        shift = (tl.arange(0, 4) * 8).to(tl.uint32)
-        bytes_ = (words[:, :, None] >> shift[None, None, :]) & 0xFF
-        scales = tl.permute(tl.reshape(bytes_, (ROWS, GROUPS)), (1, 0))
-    else:
-        group = step * GROUPS + tl.arange(0, GROUPS)
-        at = scales_from[None, :] + group[:, None]
+    group = step * GROUPS + tl.arange(0, GROUPS)
+    if SCALES == 0:
         real = None if WHOLE else (group < K // 32)[:, None]
+        at = scales_ptr + (row_at[None, :] + group[:, None])
         scales = tl.load(at, mask=real, other=None if WHOLE else 0).to(tl.uint32)
-    bits = tl.maximum(scales << 23, 0x00400000)
-    return bits.to(tl.uint32).to(tl.float32, bitcast=True)
+    else:
+        words_ptr = scales_ptr.to(tl.pointer_type(tl.uint32), bitcast=True)
+        word = step * (GROUPS // 4) + tl.arange(0, GROUPS // 4)
+        at = (row_at // 4)[:, None] + word[None, :]
+        if SCALES == 1:
+            real = None if WHOLE else (word < K // 128)[None, :]
+            words = tl.load(words_ptr + at, mask=real, other=None if WHOLE else 0)
+        else:
+            wanted = (word * 4 < K // 32)[None, :]
+            low = tl.load(words_ptr + at, mask=wanted, other=0)
+            high = tl.load(words_ptr + at + 1, mask=wanted & (at + 1 < words_there), other=0)
+            shift = ((row_at % 4) * 8).to(tl.uint32)[:, None]
+            words = (low >> shift) | ((high << 1) << (31 - shift))
+        inside = (tl.arange(0, 4) * 8).to(tl.uint32)
+        bytes_ = tl.reshape(words[:, :, None] >> inside[None, None, :], (ROWS, GROUPS))
+        if SCALES == 1:
+            scales = tl.permute(bytes_ & 0xFF, (1, 0))
+        else:
+            # What follows a row's last byte is the next row's first.
+            keep = tl.where(group < K // 32, 0xFF, 0).to(tl.uint32)
+            scales = tl.permute(bytes_ & keep[None, :], (1, 0))
+    return scale_values(scales)
+
+
+@triton.jit
+def scale_values(bytes_):
+    """fp32 values of e8m0 bytes (uint32); 255 gives an infinity."""
+    bits = tl.maximum(bytes_ << 23, 0x00400000).to(tl.uint32)
+    return bits.to(tl.float32, bitcast=True)

@@ -24,12 +24,13 @@ def shipped(target: Target) -> tuple[Shipped, ...]:
     for rows in (*ROW_BUCKETS[target.family], PREFILL_ROWS):
         for name, (columns, k) in LAYERS.items():
             tile = tile_for(target.family, rows, columns, k)
-            form = _form(f"{name} rows<={rows}", k, tile)
-            forms.setdefault((tile, *sorted(form.constants.items())), form)
+            for fused in (False, True)[: 1 + tile.fuse]:
+                form = _form(f"{name} rows<={rows}", k, tile, fused=fused)
+                forms.setdefault((tile, *sorted(form.constants.items())), form)
     return tuple(forms.values())
 
 
-def _form(name: str, k: int, tile: Tile) -> Shipped:
+def _form(name: str, k: int, tile: Tile, *, fused: bool) -> Shipped:
     split = tile.split > 1
     constants: dict[str, Any] = {
         "BM": tile.rows,
@@ -42,15 +43,18 @@ def _form(name: str, k: int, tile: Tile) -> Shipped:
         "INTERPRETED": False,
     }
     if tile.kind != "scaled":
-        constants["WORDS"] = k % 128 == 0
+        constants["SCALES"] = 1 if k % 128 == 0 else 2
+    if tile.kind == "few":
+        constants["FUSED"] = fused
     strides = ("q_stride", "q_scales_stride", "w_stride", "w_scales_stride", "out_stride")
     scale_strides = () if k // 32 % 16 else ("q_scales_stride", "w_scales_stride")
     return Shipped(
-        label=f"{name} {tile.rows}x{tile.columns}x{tile.depth} split {tile.split}",
+        label=f"{name} {tile.rows}x{tile.columns}x{tile.depth} split {tile.split}"
+        + (" bf16" if fused else ""),
         kernel=_KERNELS[tile.kind],
         signature={
-            "q_ptr": "*fp8e4nv",
-            "q_scales_ptr": "*u8",
+            "q_ptr": "*bf16" if fused else "*fp8e4nv",
+            "q_scales_ptr": "*bf16" if fused else "*u8",
             "w_ptr": "*fp8e4nv",
             "w_scales_ptr": "*u8",
             "bias_ptr": "*bf16",

@@ -35,6 +35,8 @@ class Tile:
     stages: int
     split: int = 1
     """Programs that share a tile of the result."""
+    fuse: bool = False
+    """Whether every program quantises bf16 rows for itself; no bit depends on it."""
 
 
 ROW_BUCKETS: dict[Family, tuple[int, ...]] = {"spark": (16, 64), "hopper": (8, 16, 32, 128)}
@@ -61,19 +63,32 @@ def tile_for(family: Family, rows: int, columns: int, k: int) -> Tile:
 def _spark(bucket: int | None, columns: int, k: int) -> Tile:
     if bucket is None:
         return Tile("scaled", rows=128, columns=128, depth=128, warps=8, stages=3)
+    # With two warps a thread has four scale bytes of the weight: only then are they streamed too.
+    warps = 2 if bucket == 16 else 4
     split = _split("spark", bucket, (bucket, 64), columns, k // 128)
-    return Tile("scaled", bucket, columns=64, depth=128, warps=4, stages=3, split=split)
+    return Tile("scaled", bucket, columns=64, depth=128, warps=warps, stages=3, split=split)
+
+
+HOPPER_DECODE: dict[tuple[int, int], Tile] = {
+    (25600, 6144): Tile("few", 8, columns=16, depth=1024, warps=4, stages=3),
+    (5120, 15360): Tile("few", 8, columns=32, depth=512, warps=4, stages=3, split=2),
+    (1792, 5120): Tile("few", 8, columns=64, depth=128, warps=2, stages=4, split=8, fuse=True),
+    (1152, 5120): Tile("few", 8, columns=32, depth=128, warps=2, stages=4, split=8, fuse=True),
+    (5120, 640): Tile("few", 8, columns=16, depth=128, warps=2, stages=5),
+}
+"""Up to 8 rows, by N and K padded to 128, where another than the default was faster on an H200."""
 
 
 def _hopper(bucket: int | None, columns: int, k: int) -> Tile:
     if bucket is None:
         return Tile("many", rows=128, columns=128, depth=128, warps=8, stages=3)
-    rows = min(bucket, 32)
-    if k <= 1024 and rows == 8:
-        return Tile("few", rows, columns=16, depth=1024 if k > 512 else 512, warps=4, stages=2)
-    wide = 64 if rows == 8 else 32
-    split = _split("hopper", bucket, (rows, wide), columns, k // 128)
-    return Tile("few", rows, columns=wide, depth=128, warps=4, stages=4, split=split)
+    if bucket == 8 and (columns, k) in HOPPER_DECODE:
+        return HOPPER_DECODE[columns, k]
+    if bucket <= 16:
+        split = _split("hopper", bucket, (bucket, 16), columns, k // 256)
+        return Tile("few", bucket, columns=16, depth=256, warps=2, stages=4, split=split)
+    split = _split("hopper", bucket, (32, 32), columns, k // 128)
+    return Tile("few", 32, columns=32, depth=128, warps=4, stages=4, split=split)
 
 
 def _split(family: Family, bucket: int, tile: tuple[int, int], columns: int, steps: int) -> int:

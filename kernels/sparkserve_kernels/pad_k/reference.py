@@ -13,3 +13,8 @@ def pad_k(
     missing = -weight.shape[1] % multiple
     padded = pad(weight.view(torch.uint8), (0, missing))
     return padded.view(torch.float8_e4m3fn), pad(grid, (0, missing // 32), value=1.0)
+
+
+def padded_k(k: int, multiple: int = 128) -> int:
+    """The least multiple that is not below k; see ``api.padded_k``."""
+    return k + -k % multiple
