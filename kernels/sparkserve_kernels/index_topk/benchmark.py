@@ -179,7 +179,7 @@ def case(rows: int, bar: Bar) -> BenchCase:
         name=f"rows={rows} keys={KEYS}",
         rows=rows,
         bytes_moved=KEYS * 68 + queries_bytes + rows * 512 * 4,
-        bytes_per_copy=KEYS * 68,
+        bytes_per_copy=KEYS * 68 + rows * 32 * 68,
         prepare=prepare(rows),
         stock_name=STOCK,
         gate=gate(rows),
