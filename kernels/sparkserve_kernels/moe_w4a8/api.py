@@ -114,7 +114,8 @@ def moe_w4a8(
         topk_weights: (M, slots), fp32, any strides; applied as they are.
         w13: (E, 2 * inter, hidden/2), uint8, contiguous: up in rows 0..inter-1, then gate.
         s13: (E, 2 * inter, hidden/32), uint8, e8m0.
-        w2: (E, hidden, inter/2), uint8; s2: (E, hidden, inter/32), uint8.
+        w2: (E, hidden, inter/2), uint8, contiguous.
+        s2: (E, hidden, inter/32), uint8, e8m0.
         limit: gate is cut above it, up on both sides.
         x_scales: (M, hidden/32), uint8, of x by the canonical rule.
         scratch: from ``make_scratch``, for calls of one stream; new memory if None.
@@ -128,7 +129,8 @@ def moe_w4a8(
         Within a row bucket a token's result depends on that token alone, bit for bit. Products
         are summed in fp32 in an order that the tile fixes. Rows beyond the largest capacity are
         done in chunks. The activation is quantised from fp32, not rounded to bf16 first.
-        On Hopper weight scales of 2^-63 to 2^63 are exact; larger count as 2^63.
+        On Hopper weight scales of 2^-63 to 2^63 are exact, larger ones count as 2^63, and the
+        scale 2^-127 counts as 0; activations likewise.
 
     Raises:
         KernelArgumentError: shape, dtype, stride, device, or a scratch that is too small.

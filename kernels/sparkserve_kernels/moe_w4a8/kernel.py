@@ -23,9 +23,9 @@ from sparkserve_kernels.numerics.kernel import (
 
 
 @triton.jit
-def _key(ids_ptr, route, live, SLOTS: tl.constexpr, row_stride, slot_stride, experts):
+def _key(ids_ptr, route, live, slots, row_stride, slot_stride, experts):
     """Expert of a route; ``experts`` for an id outside, ``experts + 1`` for a route outside."""
-    place = (route // SLOTS).to(tl.int64) * row_stride + (route % SLOTS) * slot_stride
+    place = (route // slots).to(tl.int64) * row_stride + (route % slots) * slot_stride
     expert = tl.load(ids_ptr + place, mask=live, other=0)
     expert = tl.where((expert >= 0) & (expert < experts), expert, experts)
     return tl.where(live, expert, experts + 1)
@@ -41,27 +41,27 @@ def plan_pairs(
     experts,
     row_stride,
     slot_stride,
-    SLOTS: tl.constexpr,
-    TILE: tl.constexpr,
+    slots,
+    tile,
     BLOCK: tl.constexpr,
 ):
     """Place BLOCK routes by comparing them with all; a tile lies where its first route does."""
     mine = block * BLOCK + tl.arange(0, BLOCK)
     live = mine < routes
-    key = _key(ids_ptr, mine, live, SLOTS, row_stride, slot_stride, experts)
+    key = _key(ids_ptr, mine, live, slots, row_stride, slot_stride, experts)
     below = tl.zeros((BLOCK,), tl.int32)
     before = tl.zeros((BLOCK,), tl.int32)
     equal = tl.zeros((BLOCK,), tl.int32)
     for start in range(0, routes, BLOCK):
         other = start + tl.arange(0, BLOCK)
-        theirs = _key(ids_ptr, other, other < routes, SLOTS, row_stride, slot_stride, experts)
+        theirs = _key(ids_ptr, other, other < routes, slots, row_stride, slot_stride, experts)
         same = theirs[None, :] == key[:, None]
         below += tl.sum((theirs[None, :] < key[:, None]).to(tl.int32), axis=1)
         equal += tl.sum(same.to(tl.int32), axis=1)
         before += tl.sum((same & (other[None, :] < mine[:, None])).to(tl.int32), axis=1)
     place = below + before
-    first = (key < experts) & (before % TILE == 0)
-    count = tl.where(first, tl.minimum(equal - before, TILE), 0)
+    first = (key < experts) & (before % tile == 0)
+    count = tl.where(first, tl.minimum(equal - before, tile), 0)
     tl.store(order_ptr + place, mine, mask=live)
     tl.store(tiles_ptr + place, tl.where(first, key, 0), mask=live)
     tl.store(tiles_ptr + routes + place, tl.where(first, place, 0), mask=live)
@@ -77,8 +77,8 @@ def plan_pairs_kernel(
     experts,
     row_stride,
     slot_stride,
-    SLOTS: tl.constexpr,
-    TILE: tl.constexpr,
+    slots,
+    tile,
     BLOCK: tl.constexpr,
 ):
     """The planner alone, for few routes."""
@@ -91,8 +91,8 @@ def plan_pairs_kernel(
         experts,
         row_stride,
         slot_stride,
-        SLOTS,
-        TILE,
+        slots,
+        tile,
         BLOCK,
     )
 
@@ -107,8 +107,8 @@ def plan_experts_kernel(
     places,
     row_stride,
     slot_stride,
-    SLOTS: tl.constexpr,
-    TILE: tl.constexpr,
+    slots,
+    tile,
     BLOCK: tl.constexpr,
 ):
     """The planner for many routes: one program per expert, and one for the ids outside.
@@ -121,7 +121,7 @@ def plan_experts_kernel(
     equal = tl.zeros((BLOCK,), tl.int32)
     for start in range(0, routes, BLOCK):
         other = start + tl.arange(0, BLOCK)
-        key = _key(ids_ptr, other, other < routes, SLOTS, row_stride, slot_stride, experts)
+        key = _key(ids_ptr, other, other < routes, slots, row_stride, slot_stride, experts)
         below += (key < expert).to(tl.int32)
         equal += (key == expert).to(tl.int32)
     begin = tl.sum(below, axis=0)
@@ -129,17 +129,17 @@ def plan_experts_kernel(
     at = begin
     for start in range(0, routes, BLOCK):
         other = start + tl.arange(0, BLOCK)
-        key = _key(ids_ptr, other, other < routes, SLOTS, row_stride, slot_stride, experts)
+        key = _key(ids_ptr, other, other < routes, slots, row_stride, slot_stride, experts)
         mine = (key == expert).to(tl.int32)
         tl.store(order_ptr + at + tl.cumsum(mine, axis=0) - mine, other, mask=mine != 0)
         at += tl.sum(mine, axis=0)
-    first = begin // TILE + expert
+    first = begin // tile + expert
     real = expert < experts
-    end = tl.where(real, (begin + count) // TILE + expert + 1, places)
+    end = tl.where(real, (begin + count) // tile + expert + 1, places)
     for start in range(first, end, BLOCK):
         place = start + tl.arange(0, BLOCK)
-        done = (place - first) * TILE
-        left = tl.where(real, tl.minimum(tl.maximum(count - done, 0), TILE), 0)
+        done = (place - first) * tile
+        left = tl.where(real, tl.minimum(tl.maximum(count - done, 0), tile), 0)
         used = left > 0
         inside = (place < end) & (place < places)
         tl.store(tiles_ptr + place, tl.where(used, expert, 0), mask=inside)
@@ -177,8 +177,8 @@ def prologue_kernel(
     slot_stride,
     planners,
     HIDDEN: tl.constexpr,
-    SLOTS: tl.constexpr,
-    TILE: tl.constexpr,
+    slots,
+    tile,
     PLAN_BLOCK: tl.constexpr,
     BLOCK: tl.constexpr,
     QUANTISED: tl.constexpr,
@@ -202,8 +202,8 @@ def prologue_kernel(
             experts,
             row_stride,
             slot_stride,
-            SLOTS,
-            TILE,
+            slots,
+            tile,
             PLAN_BLOCK,
         )
     else:
@@ -300,7 +300,7 @@ def fc1_scaled_kernel(
     limit,
     K: tl.constexpr,
     INTER: tl.constexpr,
-    SLOTS: tl.constexpr,
+    slots,
     TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -319,7 +319,7 @@ def fc1_scaled_kernel(
     begin = tl.load(tiles_ptr + places + slot)
     lane = tl.arange(0, TILE)
     place = (begin + tl.minimum(lane, count - 1)).to(tl.int64)
-    token = (tl.load(order_ptr + place) // SLOTS).to(tl.int64)
+    token = (tl.load(order_ptr + place) // slots).to(tl.int64)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     up_row = expert * (2 * INTER) + tl.minimum(column, INTER - 1)
     gate_row = up_row + INTER
@@ -356,7 +356,7 @@ def fc2_scaled_kernel(
     slot_stride,
     K: tl.constexpr,
     HIDDEN: tl.constexpr,
-    SLOTS: tl.constexpr,
+    slots,
     TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -379,7 +379,7 @@ def fc2_scaled_kernel(
         a, sa = _rows_step(q_ptr + place * K, q_scales_ptr + place * (K // 32), k, K, DEPTH)
         w, sw = _step(w_ptr + row * (K // 2), s_ptr + row * (K // 32), k, K, COLUMNS, DEPTH)
         down = tl.dot_scaled(a, sa, "e4m3", w, sw, "e4m3", down)
-    at = (route // SLOTS).to(tl.int64) * row_stride + (route % SLOTS) * slot_stride
+    at = (route // slots).to(tl.int64) * row_stride + (route % slots) * slot_stride
     weight = tl.load(weights_ptr + at)
     live = (lane < count)[:, None] & (column < HIDDEN)[None, :]
     out = out_ptr + route.to(tl.int64)[:, None] * HIDDEN + column[None, :]

@@ -273,7 +273,7 @@ def fc1_codes_kernel(
     limit,
     K: tl.constexpr,
     INTER: tl.constexpr,
-    SLOTS: tl.constexpr,
+    slots,
     TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -302,7 +302,7 @@ def fc1_codes_kernel(
     begin = tl.load(tiles_ptr + places + slot)
     lane = tl.arange(0, TILE)
     place = (begin + tl.minimum(lane, count - 1)).to(tl.int64)
-    token = (tl.load(order_ptr + place) // SLOTS).to(tl.int64)
+    token = (tl.load(order_ptr + place) // slots).to(tl.int64)
     # Up and gate of the same columns are one operand, one above the other.
     both = tl.arange(0, 2 * COLUMNS)
     column = tl.program_id(0) * COLUMNS + both % COLUMNS
@@ -384,7 +384,7 @@ def fc2_codes_kernel(
     slot_stride,
     K: tl.constexpr,
     HIDDEN: tl.constexpr,
-    SLOTS: tl.constexpr,
+    slots,
     TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -428,7 +428,7 @@ def fc2_codes_kernel(
         STAGES,
         INTERPRETED,
     )
-    at = (route // SLOTS).to(tl.int64) * row_stride + (route % SLOTS) * slot_stride
+    at = (route // slots).to(tl.int64) * row_stride + (route % slots) * slot_stride
     weight = tl.load(weights_ptr + at)
     live = (lane < count)[None, :] & (column < HIDDEN)[:, None]
     out = out_ptr + route.to(tl.int64)[None, :] * HIDDEN + column[:, None]
@@ -447,7 +447,7 @@ def fc1_values_kernel(
     limit,
     K: tl.constexpr,
     INTER: tl.constexpr,
-    SLOTS: tl.constexpr,
+    slots,
     TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -467,7 +467,7 @@ def fc1_values_kernel(
     begin = tl.load(tiles_ptr + places + slot)
     lane = tl.arange(0, TILE)
     place = (begin + tl.minimum(lane, count - 1)).to(tl.int64)
-    token = (tl.load(order_ptr + place) // SLOTS).to(tl.int64)
+    token = (tl.load(order_ptr + place) // slots).to(tl.int64)
     # Up and gate of the same columns are one operand, one above the other.
     both = tl.arange(0, 2 * COLUMNS)
     column = tl.program_id(0) * COLUMNS + both % COLUMNS
@@ -507,7 +507,7 @@ def fc2_values_kernel(
     slot_stride,
     K: tl.constexpr,
     HIDDEN: tl.constexpr,
-    SLOTS: tl.constexpr,
+    slots,
     TILE: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -537,7 +537,7 @@ def fc2_values_kernel(
         STAGES,
         INTERPRETED,
     )
-    at = (route // SLOTS).to(tl.int64) * row_stride + (route % SLOTS) * slot_stride
+    at = (route // slots).to(tl.int64) * row_stride + (route % slots) * slot_stride
     weight = tl.load(weights_ptr + at)
     live = (lane < count)[None, :] & (column < HIDDEN)[:, None]
     out = out_ptr + route.to(tl.int64)[None, :] * HIDDEN + column[:, None]

@@ -16,6 +16,7 @@ from sparkserve_kernels.moe_w4a8.tiles import (
     SPLIT_ROWS,
     Shape,
     Tile,
+    launch_options,
     prologue_shape,
 )
 from sparkserve_kernels.numerics.rules import GROUP
@@ -119,7 +120,7 @@ def plan_routes(
     """Sort routes by expert and cut them into tiles; see ``api.route_plan``."""
     routes = ids.numel()
     strides = (ids.stride(0), ids.stride(1))
-    shape = {"SLOTS": ids.shape[1], "TILE": tile}
+    shape = {"slots": ids.shape[1], "tile": tile}
     if pairwise(routes):
         kernel.plan_pairs_kernel[(-(-routes // PAIR_BLOCK),)](
             ids, order, table, routes, experts, *strides, **shape, BLOCK=PAIR_BLOCK, num_warps=4
@@ -163,7 +164,7 @@ def run(rows: Rows, experts: Experts, out: torch.Tensor, scratch: Scratch, how: 
         AHEAD=how.ahead,
         num_warps=4,
         enable_fp_fusion=False,
-        launch_pdl=how.ahead,
+        **launch_options(how.tile),
     )
 
 
@@ -207,8 +208,8 @@ def prologue(rows: Rows, scratch: Scratch, how: Launch) -> tuple[torch.Tensor, t
             rows.ids.stride(1),
             planners,
             HIDDEN=geometry.hidden,
-            SLOTS=geometry.slots,
-            TILE=how.tile.routes,
+            slots=geometry.slots,
+            tile=how.tile.routes,
             PLAN_BLOCK=PAIR_BLOCK,
             BLOCK=shape.block,
             QUANTISED=given is not None,
@@ -277,13 +278,14 @@ def fc2(rows: Rows, experts: Experts, scratch: Scratch, places: int, how: Launch
 
 
 def _common(how: Launch, shape: Shape) -> dict[str, Any]:
-    ahead = {"AHEAD": how.ahead, "launch_pdl": how.ahead} if how.tile.core == "codes" else {}
+    ahead = {"AHEAD": how.ahead} if how.tile.core == "codes" else {}
     stages = {"STAGES": shape.stages} if how.tile.core != "scaled" else {}
     return {
         **ahead,
         **stages,
+        **launch_options(how.tile),
         "INTERPRETED": how.interpreted,
-        "SLOTS": how.geometry.slots,
+        "slots": how.geometry.slots,
         "TILE": how.tile.routes,
         "COLUMNS": shape.columns,
         "DEPTH": shape.depth,

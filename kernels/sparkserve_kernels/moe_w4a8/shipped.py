@@ -12,6 +12,7 @@ from sparkserve_kernels.moe_w4a8.tiles import (
     TABLE,
     Shape,
     Tile,
+    launch_options,
     prologue_shape,
 )
 from sparkserve_kernels.shipped import Shipped
@@ -23,7 +24,15 @@ TARGET_MODEL = {
     "TP8": Geometry(experts=384, slots=6, hidden=5120, inter=288),
 }
 IDS = {"ids_ptr": "*i32", "order_ptr": "*i32", "tiles_ptr": "*i32"}
-ROUTES = {"order_ptr": "*i32", "tiles_ptr": "*i32", "w_ptr": "*u8", "s_ptr": "*u8"}
+ROUTES = {
+    "order_ptr": "*i32",
+    "tiles_ptr": "*i32",
+    "w_ptr": "*u8",
+    "s_ptr": "*u8",
+    "slots": "i32",
+}
+PROLOGUES = (960, 655_360)
+"""Groups in 6 and in 4,096 rows."""
 STRIDES = {"row_stride": "i32", "slot_stride": "i32"}
 OPTIONS = {"enable_fp_fusion": False}
 
@@ -38,41 +47,44 @@ def shipped(target: Target) -> tuple[Shipped, ...]:
         for tile in (buckets if name == "TP4" else [few])
         for form in (_fc1(name, geometry, tile), _fc2(name, geometry, tile))
     ]
-    return (
-        *_planners(few),
-        _prologue("bf16", few, target),
-        _prologue("e4m3", few, target),
-        *products,
-        _reduce(few),
-    )
+    prologues = [
+        _prologue(kind, tile, groups)
+        for tile in (few, buckets[-1])
+        for kind in ("bf16", "e4m3")
+        for groups in PROLOGUES
+    ]
+    sums = [_reduce(tile, slots) for tile in (few, buckets[-1]) for slots in (6, 3)]
+    # Buckets that differ in one product share the other, and so on.
+    forms = (*_planners(), *prologues, *products, *sums)
+    return tuple({form.label: form for form in forms}.values())
 
 
-def _planners(tile: Tile) -> tuple[Shipped, Shipped]:
+def _planners() -> tuple[Shipped, Shipped]:
     common: dict[str, Any] = {"warps": 4, "stages": 3}
-    signature = {**IDS, "routes": "i32", "experts": "i32", **STRIDES}
-    constants = {"SLOTS": 6, "TILE": tile.routes}
+    numbers = ("routes", "experts", "slots", "tile")
+    signature = {**IDS, **dict.fromkeys(numbers, "i32"), **STRIDES}
     return (
         Shipped(
             "plan, pairs",
             kernel.plan_pairs_kernel,
             signature,
-            {**constants, "BLOCK": PAIR_BLOCK},
+            {"BLOCK": PAIR_BLOCK},
             **common,
         ),
         Shipped(
             "plan, one program per expert",
             kernel.plan_experts_kernel,
             {**signature, "places": "i32"},
-            {**constants, "BLOCK": PLAN_BLOCK},
+            {"BLOCK": PLAN_BLOCK},
             **common,
         ),
     )
 
 
-def _prologue(kind: str, tile: Tile, target: Target) -> Shipped:
-    shape = prologue_shape(6 * 160)
+def _prologue(kind: str, tile: Tile, groups: int) -> Shipped:
+    shape = prologue_shape(groups)
     return Shipped(
-        label=f"prologue {kind}",
+        label=f"prologue {kind} to {tile.core}, {shape.block} groups",
         kernel=kernel.prologue_kernel,
         signature={
             "x_ptr": "*bf16" if kind == "bf16" else "*u8",
@@ -82,12 +94,10 @@ def _prologue(kind: str, tile: Tile, target: Target) -> Shipped:
             **IDS,
             **dict.fromkeys(("rows", "x_stride", "x_scales_stride", "routes", "experts"), "i32"),
             **STRIDES,
-            "planners": "i32",
+            **dict.fromkeys(("planners", "slots", "tile"), "i32"),
         },
         constants={
             "HIDDEN": 5120,
-            "SLOTS": 6,
-            "TILE": tile.routes,
             "PLAN_BLOCK": PAIR_BLOCK,
             "BLOCK": shape.block,
             "QUANTISED": kind != "bf16",
@@ -119,7 +129,7 @@ def _fc1(name: str, geometry: Geometry, tile: Tile) -> Shipped:
         function,
         {**_inputs(tile), **ROUTES, **outputs, "places": "i32", "limit": "fp32"},
         {"K": geometry.hidden, "INTER": geometry.inter},
-        (geometry, tile, tile.fc1),
+        (tile, tile.fc1),
     )
 
 
@@ -135,7 +145,7 @@ def _fc2(name: str, geometry: Geometry, tile: Tile) -> Shipped:
         function,
         {**_inputs(tile), **ROUTES, **outputs},
         {"K": geometry.inter, "HIDDEN": geometry.hidden},
-        (geometry, tile, tile.fc2),
+        (tile, tile.fc2),
     )
 
 
@@ -150,9 +160,9 @@ def _product(
     function: Any,
     signature: dict[str, str],
     constants: dict[str, Any],
-    where: tuple[Geometry, Tile, Shape],
+    where: tuple[Tile, Shape],
 ) -> Shipped:
-    geometry, tile, shape = where
+    tile, shape = where
     own: dict[str, Any] = {} if tile.core == "scaled" else {"STAGES": shape.stages}
     if tile.core == "codes":
         own["AHEAD"] = tile.ahead
@@ -166,7 +176,6 @@ def _product(
             **constants,
             **own,
             "INTERPRETED": False,
-            "SLOTS": geometry.slots,
             "TILE": tile.routes,
             "COLUMNS": shape.columns,
             "DEPTH": shape.depth,
@@ -175,13 +184,13 @@ def _product(
         stages=shape.stages,
         multiplies=True,
         streams=True,
-        options={"enable_fp_fusion": True},
+        options={"enable_fp_fusion": True} | launch_options(tile),
     )
 
 
-def _reduce(tile: Tile) -> Shipped:
+def _reduce(tile: Tile, slots: int) -> Shipped:
     return Shipped(
-        label="sum over slots",
+        label=f"sum over {slots} slots{' ahead' if tile.ahead else ''}",
         kernel=kernel.reduce_kernel,
         signature={
             "routes_ptr": "*bf16",
@@ -191,9 +200,9 @@ def _reduce(tile: Tile) -> Shipped:
             **STRIDES,
             "out_stride": "i32",
         },
-        constants={"HIDDEN": 5120, "SLOTS": 6, "BLOCK": REDUCE_COLUMNS, "AHEAD": tile.ahead},
+        constants={"HIDDEN": 5120, "SLOTS": slots, "BLOCK": REDUCE_COLUMNS, "AHEAD": tile.ahead},
         warps=4,
         stages=3,
         aligned=("out_stride",),
-        options=OPTIONS,
+        options=OPTIONS | launch_options(tile),
     )

@@ -79,3 +79,8 @@ def prologue_shape(groups: int) -> QuantiserShape:
 PLAN_BLOCK = 1024
 """Routes a program of the many-route planner looks at together."""
 REDUCE_COLUMNS = 512
+
+
+def launch_options(tile: Tile) -> dict[str, bool]:
+    """Of the products and the sum: launched ahead of the kernel before, or as any kernel is."""
+    return {"launch_pdl": True} if tile.ahead else {}
