@@ -184,6 +184,21 @@ class TestProduct:
         assert int(workspace.arrivals.abs().sum()) == 0
 
 
+class TestTiles:
+    @pytest.mark.parametrize("family", ["spark", "hopper"])
+    @pytest.mark.parametrize("rows", [1, 8, 9, 40, 100, 192, 500])
+    def test_any_number_of_ranks_takes_the_forms_of_four(self, family, rows):
+        shares = {
+            "wo_a": [(4, 1024, 4096), (1, 1024, 4096)],
+            "draft head": [(1, 43136, 5120), (1, 16160, 5120)],
+            "draft main_proj": [(1, 1707, 15360), (1, 640, 15360)],
+        }
+        for layer, shapes in shares.items():
+            tile = tile_for(family, rows, LAYERS[layer])
+            assert all(tile_for(family, rows, shape) == tile for shape in shapes)
+            assert tile.split == 1 or layer != "draft head"
+
+
 class TestMxfp8Epilogue:
     @pytest.mark.parametrize("rows", [1, 6, 17])
     def test_it_quantises_what_the_bf16_epilogue_writes(self, generator, rows):
