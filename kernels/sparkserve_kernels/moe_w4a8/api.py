@@ -24,6 +24,7 @@ from sparkserve_kernels.moe_w4a8.launch import (
     allocate,
     plan_routes,
     run,
+    split_blocks,
 )
 from sparkserve_kernels.moe_w4a8.plan import Geometry, capacity_for, chunks, tile_slots
 from sparkserve_kernels.moe_w4a8.remap import remap_experts
@@ -144,6 +145,8 @@ def moe_w4a8(
     out = torch.empty((count, geometry.hidden), dtype=torch.bfloat16, device=x.device)
     if count == 0:
         return out
+    if rows_hint is not None and rows_hint < count:
+        raise KernelArgumentError(f"rows_hint = {rows_hint}, expected at least {count} as in x")
     where = target.target_of(x)
     tile = tile_for(capacity_for(rows_hint or count), where.family)
     parts = chunks(count)
@@ -229,6 +232,7 @@ def check_scratch(scratch: Scratch, rows: int, geometry: Geometry) -> None:
         "x": 2 * rows * geometry.hidden,
         "inner": 2 * routes * geometry.inter,
         "routed": routes * geometry.hidden,
+        "arrivals": split_blocks(rows, geometry),
     }
     for name, size in wanted.items():
         have = getattr(scratch, name).numel()

@@ -44,10 +44,10 @@ class Tile:
 
 SPARK_FEW = Tile("scaled", 16, Shape(32, 128, 4, 3), Shape(64, 64, 2, 4))
 SPARK_MANY = Tile("scaled", 64, Shape(64, 64, 8, 3), Shape(128, 64, 8, 3))
-HOPPER_SOME = Tile("codes", 8, Shape(32, 256, 4, 4), Shape(64, 64, 2, 6), ahead=True, parts=4)
+HOPPER_SOME = Tile("codes", 8, Shape(32, 128, 2, 5), Shape(64, 64, 2, 6), ahead=True, parts=4)
 HOPPER_FEW = replace(HOPPER_SOME, split=True)
 SPLIT_ROWS = 16
-HOPPER_MANY = Tile("values", 64, Shape(64, 128, 4, 3), Shape(128, 64, 4, 3))
+HOPPER_MANY = Tile("values", 64, Shape(64, 64, 4, 4), Shape(128, 64, 8, 4))
 
 TABLE: dict[Family, tuple[tuple[int, Tile], ...]] = {
     "spark": ((1024, SPARK_FEW), (4096, SPARK_MANY)),
