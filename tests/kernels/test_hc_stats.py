@@ -9,6 +9,7 @@ from sparkserve_kernels.hc_stats import api, reference
 from sparkserve_kernels.hc_stats.api import HC_EPS, HcStats, cut_weight, hc_stats
 from sparkserve_kernels.hc_stats.tiles import (
     FINISH,
+    FINISH_FEW_ROWS,
     TILES,
     WALK_ROWS,
     FinishTile,
@@ -67,8 +68,11 @@ def by_tile(arguments, mode, tile, finish=None, parts=None):
     shapes = ((4,), (4,), (4, 4))
     out = HcStats(*(fn.new_empty(residual.shape[0], *shape) for shape in shapes))
     partials = api.launch_sums(residual, fn, parts, mode, tile)
-    api.launch_finish(partials, tuple(gates), out, tile=finish)
+    api.launch_finish(partials, tuple(gates), out, finish or FINISH[mode][0])
     return out
+
+
+FINISH_TILES = sorted({tile for pair in FINISH.values() for tile in pair}, key=str)
 
 
 def tiles_here(mode):
@@ -76,7 +80,8 @@ def tiles_here(mode):
     families = (
         ["hopper" if torch.cuda.get_device_capability()[0] == 9 else "spark"] if GPU else TILES
     )
-    return sorted({tile for name in families for _, tile in TILES[name][mode]}, key=str)
+    tables = [TILES[name][mode, weight] for name in families for weight in ("fn", "parts")]
+    return sorted({tile for table in tables for _, tile in table}, key=str)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -164,7 +169,7 @@ def test_every_tile_has_the_same_bits(mode, generator):
 
 
 @pytest.mark.parametrize(
-    "finish", [*FINISH.values(), FinishTile(16, 4), FinishTile(8, 2), FinishTile(1, 1)]
+    "finish", [*FINISH_TILES, FinishTile(16, 4), FinishTile(8, 2), FinishTile(1, 1)]
 )
 def test_every_finish_has_the_same_bits(finish, generator):
     arguments = inputs(9, 64, generator)
@@ -261,10 +266,10 @@ def test_rows_beyond_two_gib_are_found(mode, generator, device):
 def test_rows_choose_mode_and_tile():
     assert mode_for(WALK_ROWS - 1) == "splitk"
     assert mode_for(WALK_ROWS) == "walk"
-    for family, modes in TILES.items():
-        for mode, table in modes.items():
+    for family, tables in TILES.items():
+        for (mode, weight), table in tables.items():
             for limit, tile in table:
-                assert tile_for(family, mode, limit or 10**6) is tile
+                assert tile_for(family, mode, weight, limit or 10**6) is tile
                 assert tile.rows >= 64 or family != "hopper"
 
 
@@ -276,7 +281,7 @@ def test_a_hint_chooses_in_the_place_of_rows(generator, monkeypatch):
     plain = hc_stats(*arguments)
     hinted = hc_stats(*arguments, rows_hint=4096)
     assert [mode for mode, _ in seen] == ["splitk", "walk"]
-    assert seen[1][1] in [tile for table in TILES.values() for _, tile in table["walk"]]
+    assert seen[1][1] in tiles_here("walk")
     assert all_same(plain, hinted)
 
 
@@ -341,12 +346,15 @@ def test_no_number_of_rows_and_no_mode_changes_a_bit(generator):
     """Both modes at primes and at every border of the tile tables, against one run of 4,099."""
     residual, *rest = inputs(4099, HIDDEN, generator)
     whole = hc_stats(residual, *rest, mode="splitk")
-    limits = {limit for mode in MODES for limit, _ in TILES["hopper"][mode] if limit}
-    borders = {limit + step for limit in limits | {WALK_ROWS} for step in (-1, 0, 1)}
+    parts = cut_weight(rest[0])
+    limits = {limit for table in TILES["hopper"].values() for limit, _ in table if limit}
+    limits |= {WALK_ROWS, FINISH_FEW_ROWS}
+    borders = {limit + step for limit in limits for step in (-1, 0, 1)}
     for rows in sorted(borders | {1, 2, 7, 61, 127, 509, 1021, 1531, 2039, 3067, 4091, 4096, 4099}):
         for mode in MODES:
-            got = hc_stats(residual[:rows], *rest, mode=mode)
-            assert all_same(got, rows_of(whole, slice(rows))), (rows, mode)
+            for cut in (None, parts):
+                got = hc_stats(residual[:rows], *rest, parts=cut, mode=mode)
+                assert all_same(got, rows_of(whole, slice(rows))), (rows, mode)
 
 
 @GPU_ONLY
@@ -355,7 +363,8 @@ def test_every_tile_has_the_same_bits_at_the_real_width(mode, generator):
     arguments = inputs(300, HIDDEN, generator)
     want = hc_stats(*arguments, mode="splitk")
     for tile in tiles_here(mode):
-        assert all_same(by_tile(arguments, mode, tile), want), tile
+        for parts in (None, cut_weight(arguments[1])):
+            assert all_same(by_tile(arguments, mode, tile, parts=parts), want), tile
 
 
 @GPU_ONLY

@@ -12,7 +12,16 @@ from sparkserve_kernels.checks import (
     require_same_device,
     require_shape,
 )
-from sparkserve_kernels.hc_stats.tiles import FINISH, FinishTile, Mode, Tile, mode_for, tile_for
+from sparkserve_kernels.hc_stats.tiles import (
+    FINISH,
+    FinishTile,
+    Mode,
+    Tile,
+    Weight,
+    finish_for,
+    mode_for,
+    tile_for,
+)
 from sparkserve_kernels.target import supports, target_of
 
 if TYPE_CHECKING:
@@ -120,9 +129,11 @@ def hc_stats(
         raise KernelArgumentError(f"mode {chosen!r}, expected one of {', '.join(FINISH)}")
     out = _outputs(residual)
     if residual.shape[0]:
-        tile = tile_for(target_of(residual).family, chosen, rows)
+        weight: Weight = "fn" if parts is None else "parts"
+        tile = tile_for(target_of(residual).family, chosen, weight, rows)
         partials = launch_sums(residual, fn, parts, chosen, tile)
-        launch_finish(partials, (scale, base), out, eps=(rms_eps, hc_eps))
+        finish = finish_for(chosen, rows)
+        launch_finish(partials, (scale, base), out, finish, eps=(rms_eps, hc_eps))
     return out
 
 
@@ -211,6 +222,7 @@ def launch_sums(
         CUT=parts is not None,
         INTERPRETED=target_of(residual).interpreted,
         num_warps=tile.warps,
+        num_stages=tile.stages,
         enable_fp_fusion=False,
     )
     return Partials(products, squares, width, mode)
@@ -220,9 +232,9 @@ def launch_finish(
     partials: Partials,
     scale_and_base: tuple[torch.Tensor, torch.Tensor],
     out: HcStats,
+    tile: FinishTile,
     *,
     eps: tuple[float, float] = (RMS_EPS, HC_EPS),
-    tile: FinishTile | None = None,
 ) -> None:
     """Add partial sums up and make the outputs, without checks; eps: of the norm, of the gates."""
     import triton
@@ -230,9 +242,8 @@ def launch_finish(
     from sparkserve_kernels.hc_stats.kernel import finish_kernel
 
     count, rows, _ = partials.products.shape
-    chosen = tile or FINISH[partials.mode]
     group = GROUP // slices_a_partial(partials.mode)
-    finish_kernel[(triton.cdiv(rows, chosen.rows),)](
+    finish_kernel[(triton.cdiv(rows, tile.rows),)](
         partials.products,
         partials.squares,
         *scale_and_base,
@@ -244,8 +255,8 @@ def launch_finish(
         GROUP=group,
         LOG_GROUPS=(triton.cdiv(count, group) - 1).bit_length(),
         ITERATIONS=ITERATIONS,
-        ROWS=chosen.rows,
-        num_warps=chosen.warps,
+        ROWS=tile.rows,
+        num_warps=tile.warps,
         enable_fp_fusion=False,
     )
 

@@ -10,7 +10,7 @@ import torch
 
 from sparkserve_kernels.bench_case import Bar, BenchCase, Work
 from sparkserve_kernels.hc_stats import reference
-from sparkserve_kernels.hc_stats.api import OUTPUTS, SLICE, STREAMS, HcStats, hc_stats
+from sparkserve_kernels.hc_stats.api import OUTPUTS, SLICE, STREAMS, HcStats, cut_weight, hc_stats
 from sparkserve_kernels.hc_stats.tiles import Mode
 
 HIDDEN = 5120
@@ -34,7 +34,8 @@ def cases() -> tuple[BenchCase, ...]:
 
 
 def _case(mode: Mode, rows: int, stock: Stock, bar: Bar) -> BenchCase:
-    inputs = 2 * rows * WIDTH + 4 * OUTPUTS * WIDTH
+    """The walk reads weights cut beforehand, as it is meant to; its stock alternative too."""
+    inputs = 2 * rows * WIDTH + (6 if mode == "walk" else 4) * OUTPUTS * WIDTH
     outputs = 4 * OUTPUTS * rows
     # Every slice's sums written and read again are what this mode is, so they count.
     partials = 2 * (WIDTH // SLICE) * rows * (OUTPUTS + 1) * 4 if mode == "splitk" else 0
@@ -64,16 +65,17 @@ def _inputs(rows: int, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
 def _prepare(rows: int, mode: Mode, stock: Stock, copies: int) -> Work:
     generator = torch.Generator(device="cuda").manual_seed(0)
     held = [_inputs(rows, generator) for _ in range(copies)]
+    cut = [cut_weight(inputs[1]) if mode == "walk" else None for inputs in held]
     compiled = torch.compile(reference.hc_stats, dynamic=False)
 
     def ours(index: int) -> HcStats:
         residual, fn, scale, base = held[index]
-        return hc_stats(residual, fn, scale, base, mode=mode)
+        return hc_stats(residual, fn, scale, base, parts=cut[index], mode=mode)
 
     def theirs(index: int) -> HcStats:
         residual, fn, scale, base = held[index]
         if stock == "splitk":
-            return hc_stats(residual, fn, scale, base, mode="splitk")
+            return hc_stats(residual, fn, scale, base, parts=cut[index], mode="splitk")
         result: HcStats = compiled(residual, fn, scale, base)
         return result
 
@@ -84,8 +86,10 @@ def _gate(rows: int, mode: Mode, seed: int) -> float:
     """Largest difference of any output from float64; infinite where the modes' bits differ."""
     generator = torch.Generator(device="cuda").manual_seed(seed)
     residual, fn, scale, base = _inputs(rows, generator)
-    got = hc_stats(residual, fn, scale, base, mode=mode)
-    other = hc_stats(residual, fn, scale, base, mode="walk" if mode == "splitk" else "splitk")
+    cut = cut_weight(fn)
+    splitk = hc_stats(residual, fn, scale, base, mode="splitk")
+    walk = hc_stats(residual, fn, scale, base, parts=cut, mode="walk")
+    got, other = (walk, splitk) if mode == "walk" else (splitk, walk)
     if not all(torch.equal(one, two) for one, two in zip(got, other, strict=True)):
         return math.inf
     worst = 0.0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 from sparkserve_kernels.hc_stats import kernel
 from sparkserve_kernels.hc_stats.api import GROUP, ITERATIONS, SLICE, slices_a_partial
-from sparkserve_kernels.hc_stats.tiles import FINISH, TILES, Mode, Tile
+from sparkserve_kernels.hc_stats.tiles import FINISH, TILES, FinishTile, Mode, Tile, Weight
 from sparkserve_kernels.shipped import Shipped
 from sparkserve_kernels.target import Target
 
@@ -14,20 +12,19 @@ WIDTH = 20480
 
 
 def shipped(target: Target) -> tuple[Shipped, ...]:
-    """Every tile of both modes, and what adds the partial sums up."""
-    modes: tuple[Mode, ...] = get_args(Mode)
+    """Every tile of both modes and forms of the weight, and what adds the partial sums up."""
     sums = tuple(
-        _sums(f"rows<={limit}" if limit else "any rows", mode, tile, cut=cut)
-        for mode in modes
-        for cut in (False, True)
-        for limit, tile in TILES[target.family][mode]
+        _sums(f"rows<={limit}" if limit else "any rows", mode, weight, tile)
+        for (mode, weight), table in TILES[target.family].items()
+        for limit, tile in table
     )
-    return (*sums, *(_finish(mode) for mode in modes))
+    finish = tuple(_finish(mode, tile) for mode, tiles in FINISH.items() for tile in tiles)
+    return (*sums, *finish)
 
 
-def _sums(name: str, mode: Mode, tile: Tile, *, cut: bool) -> Shipped:
+def _sums(name: str, mode: Mode, weight: Weight, tile: Tile) -> Shipped:
     return Shipped(
-        label=f"{mode} {'parts' if cut else 'fn'} {name} {tile.rows} rows a program",
+        label=f"{mode} {weight} {name} {tile.rows} rows a program",
         kernel=kernel.sums_kernel,
         signature={
             "x_ptr": "*bf16",
@@ -44,7 +41,7 @@ def _sums(name: str, mode: Mode, tile: Tile, *, cut: bool) -> Shipped:
             "PARTIALS": tile.groups,
             "ROWS": tile.rows,
             "STAGES": tile.stages,
-            "CUT": cut,
+            "CUT": weight == "parts",
             "INTERPRETED": False,
         },
         warps=tile.warps,
@@ -55,9 +52,8 @@ def _sums(name: str, mode: Mode, tile: Tile, *, cut: bool) -> Shipped:
     )
 
 
-def _finish(mode: Mode) -> Shipped:
+def _finish(mode: Mode, tile: FinishTile) -> Shipped:
     slices = slices_a_partial(mode)
-    tile = FINISH[mode]
     pointers = ("sums", "squares", "scale", "base", "pre", "post", "comb")
     return Shipped(
         label=f"{mode} finish {tile.rows} rows a program",

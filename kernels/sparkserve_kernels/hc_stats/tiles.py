@@ -11,6 +11,8 @@ from typing import Literal
 from sparkserve_kernels.target import Family
 
 Mode = Literal["splitk", "walk"]
+Weight = Literal["fn", "parts"]
+"""As it is, or cut beforehand."""
 
 WALK_ROWS = 512
 """From here on the walk is the default; fewer rows leave it too few programs."""
@@ -39,35 +41,58 @@ class FinishTile:
     warps: int
 
 
-TILES: dict[Family, dict[Mode, tuple[tuple[int | None, Tile], ...]]] = {
+Table = tuple[tuple[int | None, Tile], ...]
+"""Tiles up to a number of rows, None for any number."""
+
+TILES: dict[Family, dict[tuple[Mode, Weight], Table]] = {
     "spark": {
-        "splitk": (
+        ("splitk", "fn"): (
             (16, Tile(rows=16, warps=4, stages=4)),
             (None, Tile(rows=64, warps=8, stages=4)),
         ),
-        "walk": (
+        ("splitk", "parts"): (
+            (16, Tile(rows=16, warps=4, stages=4)),
+            (None, Tile(rows=64, warps=8, stages=4)),
+        ),
+        ("walk", "fn"): (
+            (2048, Tile(rows=32, warps=4, stages=5, groups=2)),
+            (None, Tile(rows=64, warps=8, stages=4, groups=2)),
+        ),
+        ("walk", "parts"): (
             (2048, Tile(rows=32, warps=4, stages=5, groups=2)),
             (None, Tile(rows=64, warps=8, stages=4, groups=2)),
         ),
     },
     "hopper": {
-        "splitk": (
+        ("splitk", "fn"): (
             (64, Tile(rows=64, warps=4, stages=4)),
             (None, Tile(rows=128, warps=4, stages=4)),
         ),
-        "walk": (
+        ("splitk", "parts"): (
+            (64, Tile(rows=64, warps=4, stages=4)),
+            (None, Tile(rows=128, warps=4, stages=4)),
+        ),
+        ("walk", "fn"): (
             (2048, Tile(rows=64, warps=4, stages=4)),
             (None, Tile(rows=128, warps=4, stages=4)),
         ),
+        ("walk", "parts"): (
+            (2048, Tile(rows=64, warps=4, stages=4)),
+            (None, Tile(rows=128, warps=8, stages=4)),
+        ),
     },
 }
-"""Per family and mode: tiles up to a number of rows, None for any number. No Spark was measured:
-its tiles follow from 48 processors and 99 KiB of shared memory."""
+"""Per family, mode and form of the weight. No Spark was measured: its tiles follow from 48
+processors and 99 KiB of shared memory."""
 
-FINISH: dict[Mode, FinishTile] = {
-    "splitk": FinishTile(rows=4, warps=4),
-    "walk": FinishTile(rows=4, warps=4),
+FINISH_FEW_ROWS = 256
+"""Up to here a program per row is soonest done; more rows ask for threads without idle lanes."""
+
+FINISH: dict[Mode, tuple[FinishTile, FinishTile]] = {
+    "splitk": (FinishTile(rows=1, warps=1), FinishTile(rows=8, warps=2)),
+    "walk": (FinishTile(rows=1, warps=1), FinishTile(rows=4, warps=1)),
 }
+"""Few and many rows."""
 
 
 def mode_for(rows: int) -> Mode:
@@ -75,6 +100,13 @@ def mode_for(rows: int) -> Mode:
     return "walk" if rows >= WALK_ROWS else "splitk"
 
 
-def tile_for(family: Family, mode: Mode, rows: int) -> Tile:
-    """The tile for a number of rows."""
-    return next(tile for limit, tile in TILES[family][mode] if limit is None or rows <= limit)
+def tile_for(family: Family, mode: Mode, weight: Weight, rows: int) -> Tile:
+    """The tile of the multiplying kernel for a number of rows."""
+    table = TILES[family][mode, weight]
+    return next(tile for limit, tile in table if limit is None or rows <= limit)
+
+
+def finish_for(mode: Mode, rows: int) -> FinishTile:
+    """The tile of the adding kernel for a number of rows."""
+    few, many = FINISH[mode]
+    return few if rows <= FINISH_FEW_ROWS else many
