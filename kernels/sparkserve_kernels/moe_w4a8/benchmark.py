@@ -13,6 +13,9 @@ from sparkserve_kernels.moe_w4a8.plan import Geometry
 from sparkserve_kernels.numerics.rules import GROUP
 
 LIMIT = 10.0
+BATCHED = 16
+"""Up to so many experts, all of them used, a batched matmul is stock: on an H200 it took 106 us for
+6 rows and 16 experts where the grouped one took 185."""
 TARGET = Geometry(experts=384, slots=6, hidden=5120, inter=576)
 
 
@@ -88,7 +91,7 @@ def call(inputs: Inputs, scratch: api.Scratch | None = None) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Stock:
-    """bf16 experts for torch's grouped matmul."""
+    """bf16 experts for torch's batched and grouped matmul."""
 
     w13: torch.Tensor
     w2: torch.Tensor
@@ -106,7 +109,18 @@ class Stock:
 
         return cls(wide(experts.w13, experts.s13), wide(experts.w2, experts.s2))
 
-    def call(self, rows: Rows) -> torch.Tensor:
+    def few(self, rows: Rows) -> torch.Tensor:
+        """Every expert on every row in one batched matmul each; fastest where all are used."""
+        inter = self.w2.shape[2]
+        both = torch.matmul(rows.x, self.w13.transpose(1, 2))
+        gate = torch.nn.functional.silu(both[..., inter:].clamp(max=LIMIT))
+        inner = gate * both[..., :inter].clamp(-LIMIT, LIMIT)
+        outer = torch.matmul(inner, self.w2.transpose(1, 2))
+        token = torch.arange(rows.x.shape[0], device=rows.x.device)[:, None]
+        picked = outer[rows.ids.long(), token].float()
+        return (picked * rows.weights[..., None]).sum(1).to(torch.bfloat16)
+
+    def many(self, rows: Rows) -> torch.Tensor:
         """Sort routes, both products, the activation between, and the sum over slots."""
         inter = self.w2.shape[2]
         flat = rows.ids.flatten()
@@ -127,6 +141,7 @@ class Stock:
 def _case(name: str, rows: int, geometry: Geometry, bar: Bar) -> BenchCase:
     hidden, inter, slots = geometry.hidden, geometry.inter, geometry.slots
     used = min(geometry.experts, rows * slots)
+    batched = rows <= geometry.experts <= BATCHED
     per_expert = 3 * inter * hidden * (GROUP // 2 + 1) // GROUP
 
     def prepare(copies: int) -> Work:
@@ -135,7 +150,9 @@ def _case(name: str, rows: int, geometry: Geometry, bar: Bar) -> BenchCase:
         scratch = api.make_scratch(rows, geometry, inputs[0].rows.x.device)
         return Work(
             ours=lambda index: call(inputs[index], scratch),
-            stock=lambda index: stock[index].call(inputs[index].rows),
+            stock=lambda index: (stock[index].few if batched else stock[index].many)(
+                inputs[index].rows
+            ),
         )
 
     def gate(seed: int) -> float:
@@ -153,7 +170,7 @@ def _case(name: str, rows: int, geometry: Geometry, bar: Bar) -> BenchCase:
         bytes_moved=used * per_expert + rows * hidden * 4 + rows * slots * 8,
         bytes_per_copy=geometry.experts * per_expert,
         prepare=prepare,
-        stock_name="torch grouped_mm, bf16",
+        stock_name="torch batched matmul, bf16" if batched else "torch grouped_mm, bf16",
         gate=gate,
         max_error=4e-3,
         flops=2 * rows * slots * 3 * inter * hidden,
