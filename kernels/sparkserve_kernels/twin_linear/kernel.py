@@ -266,7 +266,8 @@ def normalised(x):
 
     The scales [rows, parts] are powers of two by which the fp16 values must be multiplied.
     """
-    amax = tl.max(tl.where(x == x, tl.abs(x), 0.0), axis=2)
+    # Whether a NaN takes part is all the same: it makes the whole row NaN.
+    amax = tl.max(tl.abs(x), axis=2)
     exponent = tl.maximum((amax.to(tl.uint32, bitcast=True) >> 23).to(tl.int32), 14)
     up = ((268 - exponent) << 23).to(tl.uint32).to(tl.float32, bitcast=True)
     return (x * tl.expand_dims(up, 2)).to(tl.float16), power(exponent - 14)
