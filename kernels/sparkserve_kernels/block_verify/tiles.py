@@ -20,7 +20,7 @@ class Tile:
 
 
 TILES: dict[Family, Tile] = {
-    "spark": Tile(columns=4096, warps=8, counters=512, race_warps=4),
-    "hopper": Tile(columns=4096, warps=8, counters=512, race_warps=4),
+    "spark": Tile(columns=4096, warps=8, counters=256, race_warps=4),
+    "hopper": Tile(columns=4096, warps=8, counters=256, race_warps=4),
 }
 """No Spark was measured: its row follows the H200's."""

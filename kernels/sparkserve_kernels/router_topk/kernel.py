@@ -4,10 +4,10 @@ a = sqrt(log(1 + exp(s))) by the formula of ``numerics.elementary``; rank by a +
 kernels.md section 6.1). Reads 4 bytes per expert and row and writes 8 per route. The exact formula
 on all experts would bound large batches: some 900 instructions a row. So a row is first searched by
 a short formula with a proven error, on keys that hold an expert's id in their low bits: a round is
-one reduction inside a warp. The few found are then ranked by the exact formula; if these ranks fall
-strictly, and the last is above all that the others can be, the short formula has changed nothing.
-Else (a tie, a NaN, a gap within the error: less than one row in 100 of random scores) the row is
-searched again by the exact formula alone.
+one reduction inside a warp. The few found (two
+more than are chosen) are then ranked by the exact formula; if as many as are chosen lie above all
+that the others can be, the short formula has changed nothing. Else (a NaN, many near-ties: hardly
+ever a row of random scores) the row is searched again by the exact formula alone.
 """
 
 from __future__ import annotations
@@ -96,9 +96,12 @@ def rough_keys(scores, bias, expert, EXPERTS: tl.constexpr, INTERPRETED: tl.cons
     A key is the rank of a + bias with 511 - expert in its low 9 bits: keys differ, and none is
     above its rank with these bits set. a errs by less than 3e-5 of itself.
     """
-    real = expert < EXPERTS
-    s = tl.load(scores + expert, mask=real, other=0.0)
-    b = tl.load(bias + expert, mask=real, other=0.0)
+    if EXPERTS % 128 == 0:
+        s = tl.load(scores + expert)
+        b = tl.load(bias + expert)
+    else:
+        s = tl.load(scores + expert, mask=expert < EXPERTS, other=0.0)
+        b = tl.load(bias + expert, mask=expert < EXPERTS, other=0.0)
     z = tl.exp2(tl.abs(s) * MINUS_LOG2_E)
     p = tl.fma(z, ROUGH_4, ROUGH_3)
     p = tl.fma(z, p, ROUGH_2)
@@ -106,7 +109,10 @@ def rough_keys(scores, bias, expert, EXPERTS: tl.constexpr, INTERPRETED: tl.cons
     p = tl.fma(z, p, ROUGH_0)
     a = tl.sqrt(tl.fma(z, p, tl.where(s > 0.0, s, 0.0)))
     key = (rank_of(a + b, INTERPRETED) & ~511) | (511 - expert)
-    return tl.where(real, key, GONE), tl.where(real, a, 0.0)
+    if EXPERTS % 128 != 0:
+        key = tl.where(expert < EXPERTS, key, GONE)
+        a = tl.where(expert < EXPERTS, a, 0.0)
+    return key, a
 
 
 @triton.jit
@@ -115,14 +121,14 @@ def likely_experts(
     bias,
     slot,
     EXPERTS: tl.constexpr,
-    CHOSEN: tl.constexpr,
+    FOUND: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """The CHOSEN experts of greatest keys, the same moved up by a slot, and a limit to all others.
+    """The FOUND experts of greatest keys in as many slots, and a limit to all others.
 
     Each of 128 lanes holds every 128th expert, sorted once; a round then looks at the lanes' heads
     alone and moves up the list whose head won. No a + bias of an expert that is not among them is
-    above the limit; it is NaN where there are no others.
+    above the limit; it is NaN where there are no others. A slot without an expert holds 511.
     """
     expert = tl.arange(0, 128)
     k0, most = rough_keys(scores, bias, expert, EXPERTS, INTERPRETED)
@@ -144,13 +150,10 @@ def likely_experts(
         k2, k3 = tl.maximum(k2, k3), tl.minimum(k2, k3)
         k1, k2 = tl.maximum(k1, k2), tl.minimum(k1, k2)
         k0, k1 = tl.maximum(k0, k1), tl.minimum(k0, k1)
-    chosen = tl.zeros((8,), dtype=tl.int32)
-    following = tl.zeros((8,), dtype=tl.int32)
-    for turn in tl.static_range(CHOSEN):
+    found = tl.full((32,), 511, dtype=tl.int32)
+    for turn in tl.static_range(FOUND):
         best = tl.max(k0, axis=0)
-        winner = 511 - (best & 511)
-        chosen = tl.where(slot == turn, winner, chosen)
-        following = tl.where(slot == turn - 1, winner, following)
+        found = tl.where(slot == turn, 511 - (best & 511), found)
         won = k0 == best
         k0 = tl.where(won, k1, k0)
         k1 = tl.where(won, k2, k1)
@@ -160,7 +163,52 @@ def likely_experts(
     largest = tl.max(most.to(tl.int32, bitcast=True), axis=0).to(tl.float32, bitcast=True)
     rank = tl.max(k0, axis=0) | 511
     highest = (rank ^ ((rank >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
-    return chosen, following, highest + (largest + tl.abs(highest)) * MARGIN
+    return found, highest + (largest + tl.abs(highest)) * MARGIN
+
+
+@triton.jit
+def best_of_found(
+    scores,
+    bias,
+    found,
+    limit,
+    slot,
+    EXPERTS: tl.constexpr,
+    CHOSEN: tl.constexpr,
+    FOUND: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """The best of the experts found by the exact formula in CHOSEN slots, their a, and a proof.
+
+    The proof is how many of them are above the limit; of NaN none is.
+    """
+    real = (slot < FOUND) & (found < EXPERTS)
+    a = sqrt_softplus(tl.load(scores + found, mask=real, other=0.0), INTERPRETED)
+    b = a + tl.load(bias + found, mask=real, other=0.0)
+    above = tl.sum((real & (b > limit)).to(tl.int32), axis=0)
+    rank = tl.where(real, rank_of(b, INTERPRETED), GONE)
+    bits = a.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    chosen = tl.zeros((32,), dtype=tl.int32)
+    chosen_bits = tl.zeros((32,), dtype=tl.int32)
+    for turn in tl.static_range(CHOSEN):
+        winner = tl.min(tl.where(rank == tl.max(rank, axis=0), found, 512), axis=0)
+        won = found == winner
+        # A maximum of integers is one instruction; a is not negative.
+        own = tl.max(tl.where(won, bits, 0), axis=0)
+        chosen = tl.where(slot == turn, winner, chosen)
+        chosen_bits = tl.where(slot == turn, own, chosen_bits)
+        rank = tl.where(won, GONE, rank)
+    return chosen, chosen_bits.to(tl.float32, bitcast=True), above
+
+
+@triton.jit
+def sum_of_slots(a):
+    """Sum of 32 slots, two at a time: every layout adds in this one order."""
+    a = tl.sum(tl.reshape(a, (2, 16)), axis=0)
+    a = tl.sum(tl.reshape(a, (2, 8)), axis=0)
+    a = tl.sum(tl.reshape(a, (2, 4)), axis=0)
+    a = tl.sum(tl.reshape(a, (2, 2)), axis=0)
+    return tl.sum(a, axis=0)
 
 
 @triton.jit
@@ -193,7 +241,7 @@ def best_experts(
     CHOSEN: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """Experts of one row by the exact formula, best first, in the first CHOSEN of 8 slots."""
+    """Experts of one row by the exact formula, best first, in CHOSEN slots."""
     e0 = tl.arange(0, 128)
     e1 = e0 + 128
     e2 = e0 + 256
@@ -214,7 +262,7 @@ def best_experts(
         r2, e2, r3, e3 = in_order(r2, e2, r3, e3)
         r1, e1, r2, e2 = in_order(r1, e1, r2, e2)
         r0, e0, r1, e1 = in_order(r0, e0, r1, e1)
-    chosen = tl.zeros((8,), dtype=tl.int32)
+    chosen = tl.zeros((32,), dtype=tl.int32)
     for turn in tl.static_range(CHOSEN):
         winner = tl.min(tl.where(r0 == tl.max(r0, axis=0), e0, 512), axis=0)
         chosen = tl.where(slot == turn, winner, chosen)
@@ -226,37 +274,6 @@ def best_experts(
         r2 = tl.where(won, r3, r2)
         e2 = tl.where(won, e3, e2)
         r3 = tl.where(won, GONE, r3)
-    return chosen
-
-
-@triton.jit
-def searched_again(
-    scores,
-    biases,
-    rows,
-    chosen,
-    row_stride,
-    EXPERTS: tl.constexpr,
-    CHOSEN: tl.constexpr,
-    HAS_IMAGE: tl.constexpr,
-    ROWS: tl.constexpr,
-    INTERPRETED: tl.constexpr,
-):
-    """The experts ``chosen``, but by the exact formula in rows that are not proven."""
-    sources, images, proven = rows
-    slot = tl.arange(0, 8)
-    turn = tl.arange(0, ROWS)
-    for r in range(ROWS):
-        mine = turn == r
-        if tl.sum(tl.where(mine, proven, 0), axis=0) == 0:
-            source = tl.sum(tl.where(mine, sources, 0), axis=0)
-            bias = biases[0]
-            if HAS_IMAGE:
-                image = tl.sum(tl.where(mine, images, 0), axis=0)
-                bias = tl.where(image != 0, biases[1], bias)
-            first = scores + source.to(tl.int64) * row_stride
-            best = best_experts(first, bias, slot, EXPERTS, CHOSEN, INTERPRETED)
-            chosen = tl.where(mine[:, None], best[None, :], chosen)
     return chosen
 
 
@@ -284,72 +301,34 @@ def router_topk_kernel(
     INTERPRETED: tl.constexpr,
 ):
     """Routes of ROWS rows of scores [count, EXPERTS]; one warp."""
-    slot = tl.arange(0, 8)
-    turn = tl.arange(0, ROWS)
-    begin = tl.program_id(0) * ROWS
-    sources = tl.zeros((ROWS,), dtype=tl.int32)
-    images = tl.zeros((ROWS,), dtype=tl.int32)
-    limits = tl.zeros((ROWS,), dtype=tl.float32)
-    chosen = tl.zeros((ROWS, 8), dtype=tl.int32)
-    following = tl.zeros((ROWS, 8), dtype=tl.int32)
+    FOUND: tl.constexpr = CHOSEN + 2
+    slot = tl.arange(0, 32)
+    used = slot < CHOSEN
     for r in tl.static_range(ROWS):
-        source = tl.minimum(begin + r, count - 1)
+        row = tl.program_id(0) * ROWS + r
+        source = tl.minimum(row, count - 1)
         if HAS_LIVE:
             request = source // REQUEST
             dead = source - request * REQUEST >= tl.load(live_lengths + request)
             source = tl.where(dead, request * REQUEST, source)
         own_bias = bias
         if HAS_IMAGE:
-            image = tl.load(tokens + source) == image_token
-            own_bias = tl.where(image, bias_vl, bias)
-            images = tl.where(turn == r, image.to(tl.int32), images)
+            own_bias = tl.where(tl.load(tokens + source) == image_token, bias_vl, bias)
         first = scores + source.to(tl.int64) * row_stride
-        likely, later, limit = likely_experts(first, own_bias, slot, EXPERTS, CHOSEN, INTERPRETED)
-        sources = tl.where(turn == r, source, sources)
-        limits = tl.where(turn == r, limit, limits)
-        mine = (turn == r)[:, None]
-        chosen = tl.where(mine, likely[None, :], chosen)
-        following = tl.where(mine, later[None, :], following)
-
-    used = tl.broadcast_to((slot < CHOSEN)[None, :], (ROWS, 8))
-    first = scores + sources.to(tl.int64)[:, None] * row_stride
-    a = sqrt_softplus(tl.load(first + chosen, mask=used, other=0.0), INTERPRETED)
-    inner = tl.broadcast_to((slot < CHOSEN - 1)[None, :], (ROWS, 8))
-    next_a = sqrt_softplus(tl.load(first + following, mask=inner, other=0.0), INTERPRETED)
-    b = tl.load(bias + chosen, mask=used, other=0.0)
-    next_b = tl.load(bias + following, mask=inner, other=0.0)
-    if HAS_IMAGE:
-        of_image = (images != 0)[:, None]
-        b = tl.where(of_image, tl.load(bias_vl + chosen, mask=used, other=0.0), b)
-        next_b = tl.where(of_image, tl.load(bias_vl + following, mask=inner, other=0.0), next_b)
-    bound = tl.where(inner, next_a + next_b, limits[:, None])
-    # A comparison with NaN is false, and so a row that has one is searched again.
-    proven = tl.min(((a + b > bound) | (slot >= CHOSEN)[None, :]).to(tl.int32), axis=1)
-    if tl.min(proven, axis=0) == 0:
-        chosen = searched_again(
-            scores,
-            (bias, bias_vl),
-            (sources, images, proven),
-            chosen,
-            row_stride,
-            EXPERTS,
-            CHOSEN,
-            HAS_IMAGE,
-            ROWS,
-            INTERPRETED,
+        found, limit = likely_experts(first, own_bias, slot, EXPERTS, FOUND, INTERPRETED)
+        chosen, a, above = best_of_found(
+            first, own_bias, found, limit, slot, EXPERTS, CHOSEN, FOUND, INTERPRETED
         )
-        a = sqrt_softplus(tl.load(first + chosen, mask=used, other=0.0), INTERPRETED)
-    a = tl.where(used, a, 0.0)
-    # Sums of two at a time: every layout adds in this one order.
-    four = tl.sum(tl.reshape(a, (ROWS, 2, 4)), axis=1)
-    two = tl.sum(tl.reshape(four, (ROWS, 2, 2)), axis=1)
-    weight = tl.div_rn(a, tl.broadcast_to(tl.sum(two, axis=1)[:, None], (ROWS, 8))) * scale
-    row = begin + turn
-    if HAS_PADDING:
-        padding = (row >= tl.load(rows_not_padding))[:, None]
-        chosen = tl.where(padding, -1, chosen)
-        weight = tl.where(padding, 0.0, weight)
-    place = row.to(tl.int64)[:, None] * CHOSEN + slot[None, :]
-    kept = used & (row < count)[:, None]
-    tl.store(ids + place, chosen, mask=kept)
-    tl.store(weights + place, weight, mask=kept)
+        if above < CHOSEN:
+            chosen = best_experts(first, own_bias, slot, EXPERTS, CHOSEN, INTERPRETED)
+            a = sqrt_softplus(tl.load(first + chosen, mask=used, other=0.0), INTERPRETED)
+            a = tl.where(used, a, 0.0)
+        weight = tl.div_rn(a, tl.broadcast_to(sum_of_slots(a), (32,))) * scale
+        if HAS_PADDING:
+            padding = row >= tl.load(rows_not_padding)
+            chosen = tl.where(padding, -1, chosen)
+            weight = tl.where(padding, 0.0, weight)
+        place = row.to(tl.int64) * CHOSEN + slot
+        kept = used & (row < count)
+        tl.store(ids + place, chosen, mask=kept)
+        tl.store(weights + place, weight, mask=kept)

@@ -14,12 +14,16 @@ DRAFT = (128, 3)
 def shipped(target: Target) -> tuple[Shipped, ...]:
     """Decode, verify with live rows and prefill of the target, and the draft's router."""
     few, many = TILES[target.family]
+    small, large = f"rows<={FEW_ROWS}", f"rows>{FEW_ROWS}"
     return (
-        _form(f"rows<={FEW_ROWS} 384 top-6", few, TARGET, ()),
-        _form(f"rows<={FEW_ROWS} 384 top-6 live", few, TARGET, ("IMAGE", "PADDING", "LIVE")),
-        _form(f"rows<={FEW_ROWS} 128 top-3", few, DRAFT, ("PADDING",)),
-        _form(f"rows>{FEW_ROWS} 384 top-6", many, TARGET, ("IMAGE", "PADDING")),
-        _form(f"rows>{FEW_ROWS} 128 top-3", many, DRAFT, ("PADDING",)),
+        _form(f"{small} 384 top-6", few, TARGET, ()),
+        _form(f"{small} 384 top-6 live", few, TARGET, ("LIVE",)),
+        _form(f"{small} 384 top-6 image padding", few, TARGET, ("IMAGE", "PADDING")),
+        _form(f"{small} 384 top-6 image padding live", few, TARGET, ("IMAGE", "PADDING", "LIVE")),
+        _form(f"{small} 128 top-3", few, DRAFT, ()),
+        _form(f"{small} 128 top-3 padding", few, DRAFT, ("PADDING",)),
+        _form(f"{large} 384 top-6", many, TARGET, ()),
+        _form(f"{large} 384 top-6 image padding", many, TARGET, ("IMAGE", "PADDING")),
     )
 
 
