@@ -8,7 +8,7 @@ import pytest
 import torch
 from sparkserve_kernels.checks import KernelArgumentError
 from sparkserve_kernels.numerics.elementary import exp_of_negative, sqrt_softplus
-from sparkserve_kernels.router_topk import api, reference
+from sparkserve_kernels.router_topk import api, kernel, reference
 from sparkserve_kernels.router_topk.api import Router, Routes, RowFacts, router_topk
 from sparkserve_kernels.router_topk.tiles import TILES
 
@@ -77,6 +77,15 @@ class TestFormula:
         s = torch.linspace(-30, 30, 100_001)
         steps = sqrt_softplus(s).diff()
         assert steps.min() >= -(2.0**-22) * sqrt_softplus(s).max()
+
+    def test_the_rough_search_errs_by_less_than_its_margin(self):
+        """Its formula in float64, by the kernel's constants; the GPU's own steps add some 2^-21."""
+        s = torch.linspace(-87, 87, 400_001, dtype=torch.float64)
+        powers = (kernel.ROUGH_0, kernel.ROUGH_1, kernel.ROUGH_2, kernel.ROUGH_3, kernel.ROUGH_4)
+        z = torch.exp(-s.abs())
+        log1p = sum(power.value * z ** (i + 1) for i, power in enumerate(powers))
+        error = torch.sqrt(log1p + s.clamp(min=0)) / reference.activation(s) - 1
+        assert error.abs().max() < 3e-5 < kernel.MARGIN.value / 2
 
     @pytest.mark.parametrize("tile", TILES_OF_ALL, ids=str)
     def test_the_kernel_computes_it_bit_for_bit(self, tile, generator, device):
