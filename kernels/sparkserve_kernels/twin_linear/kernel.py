@@ -170,7 +170,10 @@ def grouped_kernel(
             if INTERPRETED:
                 left = left.to(tl.float32)
                 right = right.to(tl.float32)
-            acc += tl.dot(left, right)
+            # Unknown to the compiler, so that it does not add within the product, where it rounds
+            # otherwise than after it, as the twin must.
+            one = tl.where(columns > 0, 1.0, 2.0)
+            acc += tl.dot(left, right) * one
     finish(
         tl.trans(tl.sum(acc, axis=0)),
         tl.program_id(0) // row_tiles,
