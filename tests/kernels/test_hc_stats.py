@@ -85,7 +85,7 @@ def tiles_here(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("rows", "hidden"), [(1, 64), (7, FEW), (33, 64)])
+@pytest.mark.parametrize(("rows", "hidden"), [(1, 64), (5, FEW), (17, 64)])
 def test_outputs_equal_float64(rows, hidden, mode, generator):
     arguments = inputs(rows, hidden, generator)
     assert worst(hc_stats(*arguments, mode=mode), exact(*arguments)) < ALLOWED
@@ -153,7 +153,7 @@ def test_comb_is_doubly_stochastic(generator):
     torch.testing.assert_close(comb.sum(2), torch.ones_like(comb[:, 0]), rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize(("rows", "hidden"), [(2, 64), (5, FEW), (35, 64)])
+@pytest.mark.parametrize(("rows", "hidden"), [(2, FEW), (17, 64)])
 def test_walk_and_splitk_have_the_same_bits(rows, hidden, generator):
     arguments = inputs(rows, hidden, generator)
     assert all_same(hc_stats(*arguments, mode="walk"), hc_stats(*arguments, mode="splitk"))
@@ -161,7 +161,7 @@ def test_walk_and_splitk_have_the_same_bits(rows, hidden, generator):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_tile_has_the_same_bits(mode, generator):
-    arguments = inputs(3, FEW, generator)
+    arguments = inputs(2, FEW, generator)
     want = hc_stats(*arguments, mode=mode)
     for tile in tiles_here(mode):
         for parts in (None, cut_weight(arguments[1])):
@@ -172,7 +172,7 @@ def test_every_tile_has_the_same_bits(mode, generator):
     "finish", [*FINISH_TILES, FinishTile(16, 4), FinishTile(8, 2), FinishTile(1, 1)]
 )
 def test_every_finish_has_the_same_bits(finish, generator):
-    arguments = inputs(9, 64, generator)
+    arguments = inputs(5, 64, generator)
     assert all_same(
         by_tile(arguments, "splitk", tiles_here("splitk")[0], finish), hc_stats(*arguments)
     )
@@ -198,15 +198,15 @@ def test_groups_of_a_program_change_nothing(generator):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_rows_depend_on_nothing_but_themselves(mode, generator, device):
-    residual, *rest = inputs(6, FEW, generator)
+    residual, *rest = inputs(5, 64, generator)
     whole = hc_stats(residual, *rest, mode=mode)
-    order = torch.randperm(6, generator=generator, device=device)
+    order = torch.randperm(5, generator=generator, device=device)
     assert all_same(hc_stats(residual[order], *rest, mode=mode), rows_of(whole, order))
-    for row in range(0, 6, 2):
+    for row in (0, 3):
         alone = slice(row, row + 1)
         assert all_same(hc_stats(residual[alone], *rest, mode=mode), rows_of(whole, alone))
     padded = torch.cat([residual, torch.full_like(residual, 7.0)])
-    assert all_same(rows_of(hc_stats(padded, *rest, mode=mode), slice(6)), whole)
+    assert all_same(rows_of(hc_stats(padded, *rest, mode=mode), slice(5)), whole)
     assert all_same(hc_stats(residual, *rest, mode=mode), whole)
 
 
