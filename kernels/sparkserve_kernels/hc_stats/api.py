@@ -115,14 +115,9 @@ def hc_stats(
     Notes:
         kernels.md section 9; order of the additions: ``kernel``.
     """
-    import torch
-
     _check(residual, fn, scale, base)
     if parts is not None:
-        require_shape("parts", parts, (PARTS, *fn.shape))
-        require_dtype("parts", parts, torch.bfloat16)
-        require_contiguous("parts", parts)
-        require_same_device(residual=residual, parts=parts)
+        _check_parts(residual, fn, parts)
     rows = residual.shape[0] if rows_hint is None else rows_hint
     chosen = mode or mode_for(rows)
     if chosen not in FINISH:
@@ -181,6 +176,15 @@ def _check(
         require_dtype(name, tensor, torch.float32)
         require_contiguous(name, tensor)
     require_same_device(residual=residual, **named)
+
+
+def _check_parts(residual: torch.Tensor, fn: torch.Tensor, parts: torch.Tensor) -> None:
+    import torch
+
+    require_shape("parts", parts, (PARTS, *fn.shape))
+    require_dtype("parts", parts, torch.bfloat16)
+    require_contiguous("parts", parts)
+    require_same_device(residual=residual, parts=parts)
 
 
 def _outputs(residual: torch.Tensor) -> HcStats:
