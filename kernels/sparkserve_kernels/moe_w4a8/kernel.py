@@ -45,7 +45,10 @@ def plan_pairs(
     tile,
     BLOCK: tl.constexpr,
 ):
-    """Place BLOCK routes by comparing them with all; a tile lies where its first route does."""
+    """Place BLOCK routes by comparing them with all.
+
+    A tile lies where its first route does, or at the front where one program sees all routes.
+    """
     mine = block * BLOCK + tl.arange(0, BLOCK)
     live = mine < routes
     key = _key(ids_ptr, mine, live, slots, row_stride, slot_stride, experts)
@@ -63,9 +66,16 @@ def plan_pairs(
     first = (key < experts) & (before % tile == 0)
     count = tl.where(first, tl.minimum(equal - before, tile), 0)
     tl.store(order_ptr + place, mine, mask=live)
-    tl.store(tiles_ptr + place, tl.where(first, key, 0), mask=live)
-    tl.store(tiles_ptr + routes + place, tl.where(first, place, 0), mask=live)
-    tl.store(tiles_ptr + 2 * routes + place, count, mask=live)
+    spot = place
+    if routes <= BLOCK:
+        # All routes are here: tiles go to the front, so that programs without one start last.
+        lower = first[None, :] & (place[None, :] < place[:, None])
+        rank = tl.sum(lower.to(tl.int32), axis=1)
+        tiles = tl.sum(first.to(tl.int32), axis=0)
+        spot = tl.where(first, rank, tiles + place - rank)
+    tl.store(tiles_ptr + spot, tl.where(first, key, 0), mask=live)
+    tl.store(tiles_ptr + routes + spot, tl.where(first, place, 0), mask=live)
+    tl.store(tiles_ptr + 2 * routes + spot, count, mask=live)
 
 
 @triton.jit

@@ -296,22 +296,23 @@ def fc1_codes_kernel(
         gdc_launch_dependents()
     slot = tl.program_id(1)
     count = tl.load(tiles_ptr + 2 * places + slot)
-    if count == 0:
-        return
     expert = tl.load(tiles_ptr + slot).to(tl.int64)
     begin = tl.load(tiles_ptr + places + slot)
+    if count == 0:
+        return
     lane = tl.arange(0, TILE)
     place = (begin + tl.minimum(lane, count - 1)).to(tl.int64)
     token = (tl.load(order_ptr + place) // slots).to(tl.int64)
+    column_block = tl.program_id(0) // PARTS if SPLIT else tl.program_id(0)
     # Up and gate of the same columns are one operand, one above the other.
     both = tl.arange(0, 2 * COLUMNS)
-    column = tl.program_id(0) * COLUMNS + both % COLUMNS
+    column = column_block * COLUMNS + both % COLUMNS
     row = expert * (2 * INTER) + (both // COLUMNS) * INTER + tl.minimum(column, INTER - 1)
     w_rows, s_rows = w_ptr + row * (K // 2), s_ptr + row * (K // 32)
     q_rows, q_scales = q_ptr + token * K, q_scales_ptr + token * (K // 32)
     acc = tl.zeros((2 * COLUMNS, TILE), tl.float32)
     if SPLIT:
-        part = tl.program_id(2)
+        part = tl.program_id(0) % PARTS
         mine = product_codes(
             part,
             w_rows,
@@ -327,7 +328,7 @@ def fc1_codes_kernel(
             INTERPRETED,
         )
         CELLS: tl.constexpr = 2 * COLUMNS * TILE
-        block = slot.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+        block = slot.to(tl.int64) * (tl.num_programs(0) // PARTS) + column_block
         cell = partials_ptr + block * (PARTS * CELLS) + both[:, None] * TILE + lane[None, :]
         tl.store(cell + part * CELLS, mine)
         # All threads have stored before one of them announces it.
@@ -357,13 +358,13 @@ def fc1_codes_kernel(
     up, gate = tl.split(tl.permute(tl.reshape(acc, (2, COLUMNS, TILE)), (1, 2, 0)))
     inner = tl.trans(activation(up, gate, limit))
     bits, byte = mxfp8_quantise(inner, TILE, COLUMNS, INTERPRETED)
-    half_column = tl.program_id(0) * (COLUMNS // 2) + tl.arange(0, COLUMNS // 2)
+    half_column = column_block * (COLUMNS // 2) + tl.arange(0, COLUMNS // 2)
     live = (lane < count)[:, None] & (half_column < INTER // 2)[None, :]
     even, odd = tl.split(tl.reshape(bits, (TILE, COLUMNS // 2, 2)))
     out = out_ptr + place[:, None] * INTER + half_column[None, :]
     tl.store(out, even, mask=live)
     tl.store(out + INTER // 2, odd, mask=live)
-    group = tl.program_id(0) * (COLUMNS // 32) + tl.arange(0, COLUMNS // 32)
+    group = column_block * (COLUMNS // 32) + tl.arange(0, COLUMNS // 32)
     live = (lane < count)[:, None] & (group < INTER // 32)[None, :]
     out_scales = out_scales_ptr + place[:, None] * (INTER // 32) + group[None, :]
     tl.store(out_scales, e8m0_value(byte), mask=live)
@@ -395,12 +396,12 @@ def fc2_codes_kernel(
     """Down of a tile of routes times the routes' weights, rounded to bf16 into [routes, HIDDEN]."""
     slot = tl.program_id(1)
     count = tl.load(tiles_ptr + 2 * places + slot)
+    expert = tl.load(tiles_ptr + slot).to(tl.int64)
+    begin = tl.load(tiles_ptr + places + slot)
     if count == 0:
         if AHEAD:
             gdc_wait()
         return
-    expert = tl.load(tiles_ptr + slot).to(tl.int64)
-    begin = tl.load(tiles_ptr + places + slot)
     lane = tl.arange(0, TILE)
     place = (begin + tl.minimum(lane, count - 1)).to(tl.int64)
     route = tl.load(order_ptr + place)
@@ -461,10 +462,10 @@ def fc1_values_kernel(
     """
     slot = tl.program_id(1)
     count = tl.load(tiles_ptr + 2 * places + slot)
-    if count == 0:
-        return
     expert = tl.load(tiles_ptr + slot).to(tl.int64)
     begin = tl.load(tiles_ptr + places + slot)
+    if count == 0:
+        return
     lane = tl.arange(0, TILE)
     place = (begin + tl.minimum(lane, count - 1)).to(tl.int64)
     token = (tl.load(order_ptr + place) // slots).to(tl.int64)
@@ -517,10 +518,10 @@ def fc2_values_kernel(
     """Down of a tile of routes times the routes' weights, rounded to bf16 into [routes, HIDDEN]."""
     slot = tl.program_id(1)
     count = tl.load(tiles_ptr + 2 * places + slot)
-    if count == 0:
-        return
     expert = tl.load(tiles_ptr + slot).to(tl.int64)
     begin = tl.load(tiles_ptr + places + slot)
+    if count == 0:
+        return
     lane = tl.arange(0, TILE)
     place = (begin + tl.minimum(lane, count - 1)).to(tl.int64)
     route = tl.load(order_ptr + place)

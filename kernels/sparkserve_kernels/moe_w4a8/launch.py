@@ -247,7 +247,8 @@ def fc1(
         return
     sums = (scratch.partials, scratch.arrivals)
     parts = {"PARTS": how.tile.parts, "SPLIT": how.tile.split}
-    kernel_hopper.fc1_codes_kernel[*grid, how.tile.parts if how.tile.split else 1](
+    grid = (grid[0] * (how.tile.parts if how.tile.split else 1), places)
+    kernel_hopper.fc1_codes_kernel[grid](
         *quantised, *routes, inner, scales, *sums, places, how.limit, **common, **parts
     )
 
@@ -283,7 +284,7 @@ def _common(how: Launch, shape: Shape) -> dict[str, Any]:
     return {
         **ahead,
         **stages,
-        **launch_options(how.tile),
+        **launch_options(how.tile, shape),
         "INTERPRETED": how.interpreted,
         "slots": how.geometry.slots,
         "TILE": how.tile.routes,

@@ -55,8 +55,9 @@ def pairwise(routes: int) -> bool:
 def tile_slots(routes: int, experts: int, tile: int) -> int:
     """Places in the tile table; those that no tile needs hold zero routes.
 
-    Pairwise, a tile's place is the position of its first route. Else it is that position divided
-    by the tile's size, plus the expert's id: increasing and without collision, so that no expert
-    needs to know how many tiles the others have.
+    Pairwise, a tile's place is the position of its first route or, up to ``PAIR_BLOCK`` routes,
+    the number of tiles before it. Else it is that position divided by the tile's size, plus the
+    expert's id: increasing and without collision, so that no expert needs to know how many tiles
+    the others have.
     """
     return routes if pairwise(routes) else routes // tile + experts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from sparkserve_kernels.moe_w4a8.plan import pairwise, tile_slots
+from sparkserve_kernels.moe_w4a8.plan import PAIR_BLOCK, pairwise, tile_slots
 from sparkserve_kernels.numerics.elements import e2m1_decode, e2m1_unpack, e8m0_decode
 from sparkserve_kernels.numerics.rules import GROUP, mxfp8_dequantise, mxfp8_quantise
 
@@ -83,5 +83,7 @@ def route_plan(
             place = begin + at if pairwise(len(key)) else begin // tile + expert + at // tile
             table[place] = [expert, begin + at, min(tile, count - at)]
         begin += count
+    if len(key) <= PAIR_BLOCK:
+        table.sort(key=lambda tile: (tile[2] == 0, tile[1]))
     wanted = torch.tensor(table, dtype=torch.int32).reshape(size, 3).T.contiguous()
     return torch.tensor(order, dtype=torch.int32), wanted

@@ -23,6 +23,8 @@ class Shape:
     """K of one step."""
     warps: int
     stages: int
+    registers: int | None = None
+    """Most registers of a thread, where one program more per processor is worth it."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,10 @@ class Tile:
 
 SPARK_FEW = Tile("scaled", 16, Shape(32, 128, 4, 3), Shape(64, 64, 2, 4))
 SPARK_MANY = Tile("scaled", 64, Shape(64, 64, 8, 3), Shape(128, 64, 8, 3))
-HOPPER_SOME = Tile("codes", 8, Shape(32, 128, 2, 5), Shape(64, 64, 2, 6), ahead=True, parts=4)
-HOPPER_FEW = replace(HOPPER_SOME, split=True)
+HOPPER_SOME = Tile("codes", 8, Shape(32, 256, 4, 4), Shape(64, 64, 2, 6), ahead=True, parts=2)
+HOPPER_FEW = replace(HOPPER_SOME, split=True, fc1=replace(HOPPER_SOME.fc1, registers=96))
 SPLIT_ROWS = 16
-HOPPER_MANY = Tile("values", 64, Shape(64, 64, 4, 4), Shape(128, 64, 8, 4))
+HOPPER_MANY = Tile("values", 64, Shape(64, 64, 4, 4), Shape(128, 64, 4, 4))
 
 TABLE: dict[Family, tuple[tuple[int, Tile], ...]] = {
     "spark": ((1024, SPARK_FEW), (4096, SPARK_MANY)),
@@ -81,6 +83,9 @@ PLAN_BLOCK = 1024
 REDUCE_COLUMNS = 512
 
 
-def launch_options(tile: Tile) -> dict[str, bool]:
-    """Of the products and the sum: launched ahead of the kernel before, or as any kernel is."""
-    return {"launch_pdl": True} if tile.ahead else {}
+def launch_options(tile: Tile, shape: Shape | None = None) -> dict[str, int | bool]:
+    """Beyond warps and stages: launched ahead of the kernel before or not, fewer registers."""
+    ahead: dict[str, int | bool] = {"launch_pdl": True} if tile.ahead else {}
+    if shape is not None and shape.registers is not None:
+        ahead["maxnreg"] = shape.registers
+    return ahead
