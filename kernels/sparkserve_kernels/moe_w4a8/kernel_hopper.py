@@ -301,8 +301,9 @@ def fc1_codes_kernel(
     if count == 0:
         return
     lane = tl.arange(0, TILE)
-    place = (begin + tl.minimum(lane, count - 1)).to(tl.int64)
-    token = (tl.load(order_ptr + place) // slots).to(tl.int64)
+    # Few rows: 32 bits hold all that a route or a token is multiplied by.
+    place = begin + tl.minimum(lane, count - 1)
+    token = tl.load(order_ptr + place) // slots
     column_block = tl.program_id(0) // PARTS if SPLIT else tl.program_id(0)
     # Up and gate of the same columns are one operand, one above the other.
     both = tl.arange(0, 2 * COLUMNS)
