@@ -1,4 +1,4 @@
-"""Block verification over a real vocabulary (spec: kernels.md section 10; Sun et al., ICLR 2025).
+"""Block verification over a real vocabulary (Sun et al., ICLR 2025).
 
 Three launches. The masses sum max(w_i p_{i+1} - q_{i+1}, 0) in pieces of the vocabulary, for all
 positions at once: the weights w need only the drafts' own probabilities, and each program computes

@@ -84,8 +84,6 @@ def topk_and_candidates(
     Raises:
         KernelArgumentError: an argument that does not fit.
         UnsupportedDevice: the tensors lie where the kernel cannot run.
-
-    Source: kernels.md sections 8.1 to 8.3.
     """
     lines = score_rows(queries, query_scales, weights, visible, row_starts)
     count = check_keys(keys, lines, key_count)
@@ -139,8 +137,6 @@ def candidate_blocks(
     Raises:
         KernelArgumentError: an argument that does not fit.
         UnsupportedDevice: the tensors lie where the kernel cannot run.
-
-    Source: kernels.md sections 8.1 and 8.3.
     """
     lines = score_rows(queries, query_scales, weights, visible, row_starts)
     count = check_keys(keys, lines, key_count)
@@ -167,8 +163,6 @@ def blocks_of_scores(scores: torch.Tensor, visible: torch.Tensor) -> torch.Tenso
     Raises:
         KernelArgumentError: an argument that does not fit.
         UnsupportedDevice: the tensors lie where the kernel cannot run.
-
-    Source: kernels.md section 8.1.
     """
     check_scores(scores, visible)
     if scores.numel() == 0:

@@ -44,7 +44,7 @@ def is_supported(x: torch.Tensor) -> bool:
 
 
 def index_quant(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise index queries or keys by the two-stage rule (numerics.md section 4).
+    """Quantise index queries or keys by the two-stage rule (docs/format/numbers.md).
 
     x: (..., 128), bf16 after RoPE, with one or two leading axes (T, or T and 32 heads); rows may
     lie apart. Gives payload (..., 64) uint8, two e2m1 codes a byte with element 2i in the low

@@ -1,4 +1,4 @@
-"""Index quantisation in plain torch: the two-stage rule (spec: numerics.md section 4).
+"""Index quantisation in plain torch: the two-stage rule (docs/format/numbers.md).
 
 The format that scorers read:
 

@@ -121,7 +121,7 @@ def index_scores(
         KernelArgumentError: an argument that does not fit.
         UnsupportedDevice: the tensors lie where the kernel cannot run.
 
-    Source: kernels.md section 8.1, numerics.md section 4.
+    Format of queries and keys: docs/format/numbers.md.
     """
     lines = score_rows(queries, query_scales, weights, visible, row_starts)
     count = check_keys(keys, lines, key_count)
@@ -165,8 +165,6 @@ def candidate_scores(
     Raises:
         KernelArgumentError: an argument that does not fit.
         UnsupportedDevice: the tensors lie where the kernel cannot run.
-
-    Source: kernels.md section 8.1 (consumers).
     """
     lines = score_rows(queries, query_scales, weights, visible, row_starts)
     check_keys(keys, lines, None)

@@ -73,8 +73,6 @@ def index_topk(
     Raises:
         KernelArgumentError: an argument that does not fit.
         UnsupportedDevice: the tensors lie where the kernel cannot run.
-
-    Source: kernels.md sections 8.1 to 8.3.
     """
     lines = score_rows(queries, query_scales, weights, visible, row_starts)
     count = check_keys(keys, lines, key_count)
@@ -119,8 +117,6 @@ def candidate_topk(
     Raises:
         KernelArgumentError: an argument that does not fit.
         UnsupportedDevice: the tensors lie where the kernel cannot run.
-
-    Source: kernels.md section 8.1 (consumers).
     """
     lines = score_rows(queries, query_scales, weights, visible, row_starts)
     count = check_keys(keys, lines, None)
@@ -147,8 +143,6 @@ def top_positions(scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
     Raises:
         KernelArgumentError: an argument that does not fit.
         UnsupportedDevice: the tensors lie where the kernel cannot run.
-
-    Source: kernels.md section 8.3.
     """
     check_scores(scores, visible)
     if scores.numel() == 0:
@@ -176,8 +170,6 @@ def slots_of(
     Raises:
         KernelArgumentError: an argument that does not fit.
         UnsupportedDevice: the tensors lie where the kernel cannot run.
-
-    Source: kernels.md section 8.1.
     """
     tokens, pool_rows = slot_map.request_to_token, slot_map.requests
     requests = 1 if row_starts is None else row_starts.shape[0] - 1

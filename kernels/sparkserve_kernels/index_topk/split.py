@@ -5,8 +5,6 @@ that nothing is lost. A caller passes the full row count as ``rows_hint``, gathe
 result along axis 0 and unpacks it. Eligibility is a function of what all ranks know; the settings
 themselves are gathered and compared first, because a rank that decided alone would leave the
 others waiting.
-
-Source: kernels.md section 8.4.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the bytes of a token lie in a page: pure arithmetic (spec: numerics.md section 7)."""
+"""Where the bytes of a token lie in a page: pure arithmetic (docs/format/numbers.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KV records in plain torch, byte by byte (spec: numerics.md sections 4 and 7).
+"""KV records in plain torch, byte by byte (docs/format/numbers.md).
 
 A token is a latent of 512 values, the last 64 with RoPE applied; an index key has 128. Its bytes:
 

@@ -92,7 +92,7 @@ def l2_prefetch(wanted: Segments) -> None:
         UnsupportedDevice: the table is not on a GPU of a known family.
 
     Notes:
-        kernels.md section 16. What it is worth on a Spark is not measured.
+        What it is worth on a Spark is not measured.
     """
     if not is_supported(wanted.table):
         raise UnsupportedDevice(

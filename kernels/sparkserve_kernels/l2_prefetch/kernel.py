@@ -1,4 +1,4 @@
-"""Ask the L2 for pieces of memory (spec: kernels.md section 16).
+"""Ask the L2 for pieces of memory.
 
 ``cp.async.bulk.prefetch.L2`` returns at once and moves nothing into registers or shared memory, so
 one thread asks for 16 KiB with one instruction and a few threads ask for megabytes while other

@@ -58,9 +58,8 @@ def live_lengths(confidence: torch.Tensor, rule: LiveRule, out: torch.Tensor) ->
         UnsupportedDevice: no kernel for where the confidences lie.
 
     Notes:
-        kernels.md section 6.2. A confidence of NaN reaches no threshold, and none after it does. A
-        draft's confidence may only depend on drafts before it: then this stops sampling without
-        changing its law.
+        A confidence of NaN reaches no threshold, and none after it does. A draft's confidence may
+        only depend on drafts before it: then this stops sampling without changing its law.
     """
     check(confidence, rule, out)
     requests = confidence.shape[0]

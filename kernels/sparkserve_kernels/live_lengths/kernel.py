@@ -1,6 +1,6 @@
 """Count the leading drafts of each request that are worth verifying: one lane per request.
 
-It moves 4 bytes per draft and 8 per request (spec: kernels.md section 6.2): what it costs is its
+It moves 4 bytes per draft and 8 per request: what it costs is its
 launch. The product is taken from the first draft on in fp32, so that equal confidences give equal
 lengths on every rank.
 """

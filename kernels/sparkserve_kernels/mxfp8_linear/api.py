@@ -61,8 +61,8 @@ def mxfp8_linear(
         UnsupportedDevice: no kernel for where x lies.
 
     Notes:
-        kernels.md section 1. M or N of 0 give an empty result; K = 0 is refused. A weight scale
-        of 255 (e8m0's NaN, never emitted) gives no finite result.
+        Numbers and scales: docs/format/numbers.md. M or N of 0 give an empty result; K = 0 is
+        refused. A weight scale of 255 (e8m0's NaN, never emitted) gives no finite result.
     """
     _check(x, weight, weight_scales, x_scales=x_scales, bias=bias)
     rows = x.shape[0]

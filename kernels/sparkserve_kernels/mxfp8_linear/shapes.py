@@ -1,4 +1,4 @@
-"""Layers of the model that this operation serves: one rank's shapes (model.md section 4)."""
+"""Layers of the model this operation serves: one rank's shapes (config.json of the release)."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def is_supported(x: torch.Tensor) -> bool:
 
 
 def mxfp8_quant(x: torch.Tensor, layout: Layout = "linear") -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise rows to e4m3 with one e8m0 scale per 32 columns (numerics.md section 2).
+    """Quantise rows to e4m3 with one e8m0 scale per 32 columns (docs/format/numbers.md).
 
     x: (M, K), bf16 or fp32, K a multiple of 32; rows may lie apart, columns not.
     layout: ``linear`` gives scales (M, K/32); ``128x4`` gives them swizzled and flat, rows padded

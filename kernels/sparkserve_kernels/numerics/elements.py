@@ -1,4 +1,4 @@
-"""Element codecs in plain torch: bf16, e4m3, e8m0 and e2m1 (spec: numerics.md section 1).
+"""Element codecs in plain torch: bf16, e4m3, e8m0 and e2m1 (docs/format/numbers.md).
 
 Integer arithmetic on IEEE bits, so that the same bytes come out on every device and in every
 version of torch: the casts of frameworks differ where a value overflows.

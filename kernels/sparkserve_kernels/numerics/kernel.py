@@ -1,9 +1,9 @@
 """Device functions that kernels share: exact roundings, element codecs, group scales.
 
 All of it is integer arithmetic on IEEE bits or exact fp32, because Triton's interpreter truncates
-where it should round (spec: numerics.md section 8) and because a result that two components must
-agree on may not depend on how a compiler lowers a cast. bf16 tensors are cast to fp32 before any
-arithmetic: the interpreter would compute on their raw bits.
+where it should round (docs/format/numbers.md, "Traps of Triton's interpreter") and because a
+result that two components must agree on may not depend on how a compiler lowers a cast. bf16
+tensors are cast to fp32 before any arithmetic: the interpreter would compute on their raw bits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The MXFP8 rule, and those of others it must be told from (spec: numerics.md section 2)."""
+"""The MXFP8 rule, and those of others it must be told from (docs/format/numbers.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scale layouts: linear, the 128x4 swizzle, and 32x32 grids (spec: numerics.md section 3)."""
+"""Scale layouts: linear, the 128x4 swizzle, and 32x32 grids (docs/format/numbers.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The "fp8 twin" of a bf16 matrix: e4m3 with integer exponents (spec: numerics.md section 5)."""
+"""The "fp8 twin" of a bf16 matrix: e4m3 with integer exponents (docs/format/numbers.md)."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ def pad_k(weight: torch.Tensor, grid: torch.Tensor, multiple: int = MULTIPLE) ->
             of two (the first is named).
 
     Notes:
-        kernels.md section 2. What stands over the padding in the grid multiplies only zeros; 1.0
-        keeps later conversions to e8m0 free of bytes 0 and 255.
+        What stands over the padding in the grid multiplies only zeros; 1.0 keeps later conversions
+        to e8m0 free of bytes 0 and 255.
     """
     require_shape("weight", weight, (None, None))
     require_dtype("weight", weight, torch.float8_e4m3fn)

@@ -73,7 +73,7 @@ def twin_linear(
         UnsupportedDevice: no kernel for where x lies.
 
     Notes:
-        kernels.md section 3. M or N of 0 give an empty result.
+        The twin: docs/format/numbers.md, "Fp8 twins". M or N of 0 give an empty result.
     """
     require_dtype(
         "out_dtype's tensor", torch.empty(0, dtype=out_dtype), torch.bfloat16, torch.float32

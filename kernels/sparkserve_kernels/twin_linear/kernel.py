@@ -366,6 +366,6 @@ def store(
 
 @triton.jit
 def swizzled(row, part, parts):
-    """Byte of a (row, group of 32) in the 128x4 layout (numerics.md section 3)."""
+    """Byte of a (row, group of 32) in the 128x4 layout (docs/format/numbers.md)."""
     tile = (row // 128).to(tl.int64) * tl.cdiv(parts, 4) + part // 4
     return tile * 512 + ((row % 32) * 4 + (row // 32) % 4) * 4 + part % 4

@@ -76,8 +76,8 @@ def twin_of(weight: torch.Tensor, *, block_rows: int = 32, exact: bool = False) 
         KernelArgumentError: dtype or shape, or an inexact twin where an exact one is asked for.
 
     Notes:
-        numerics.md section 5. wo_a comes from e4m3 blocks of the checkpoint and is exact; a
-        genuine bf16 matrix such as lm_head is not.
+        docs/format/numbers.md, "Fp8 twins". wo_a comes from e4m3 blocks of the checkpoint and is
+        exact; a genuine bf16 matrix such as lm_head is not.
     """
     if weight.dim() == 2:
         weight = weight.unsqueeze(0)
@@ -125,8 +125,8 @@ def read_through(
     """A linear layer's weight as (N, K) bf16, read by feeding it the rows of an identity.
 
     A lone 1.0 survives any row quantiser exactly, so this is independent of how the layer lays
-    out its scales (kernels.md section 3.3); a weight of -0 reads as +0. like: any tensor on the
-    layer's device. rows: fed at once.
+    out its scales; a weight of -0 reads as +0. like: any tensor on the layer's device. rows: fed
+    at once.
 
     Raises:
         KernelArgumentError: K of 0, or a layer that gives something else than (rows, N) values
