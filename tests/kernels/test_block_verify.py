@@ -177,6 +177,28 @@ class TestKernel:
         assert 0 <= int(got.token) < 9
         assert 0 <= int(got.accepted) <= 1
 
+    @pytest.mark.parametrize("outside", [-1, 5, 2**31 - 1])
+    def test_a_draft_outside_the_vocabulary_is_neither_read_nor_accepted(self, outside, device):
+        # What lies around the rows would make the ratio of such a draft infinite.
+        target = torch.full((1, 3, 7), 1e30, device=device)
+        draft = torch.zeros((1, 2, 7), device=device)
+        target[..., 1:6], draft[..., 1:6] = 0.2, 0.2
+        tokens = torch.tensor([[outside, 1]], device=device)
+        block = Block(target[..., 1:6], draft[..., 1:6], tokens)
+        got = block_verify(block, seeds(0, device))
+        assert same(got, reference.block_verify(block, seeds(0, device)))
+        assert got.accepted.tolist() == [0]
+        dead = Block(*(block.target, block.draft, tokens), torch.tensor([1], device=device))
+        assert reference.block_verify(dead, seeds(0, device)).accepted.tolist() == [0]
+
+    @pytest.mark.parametrize("drafts", [1, 2, 5])
+    def test_a_draft_whose_target_is_nan_is_not_accepted(self, drafts, device):
+        target = torch.full((1, drafts + 1, 5), float("nan"), device=device)
+        draft = torch.full((1, drafts, 5), 0.2, device=device)
+        tokens = torch.zeros((1, drafts), dtype=torch.int64, device=device)
+        got = block_verify(Block(target, draft, tokens), seeds(0, device))
+        assert got.accepted.tolist() == [0]
+
     def test_ranks_agree_and_calls_differ(self, generator, device):
         """Equal seed and call give equal bits; of many calls, not all give the same token."""
         block = draw(1, 1, 50, generator)

@@ -42,7 +42,8 @@ def block_verify(block: Block, noise: torch.Tensor) -> Verdict:
         is left. Ties of the race, of which there are practically none, go to the lowest token.
         Equal seeds, calls and inputs give equal verdicts on all GPUs of one kind, and a request's
         verdict depends on its own place in the batch. A draft that the draft distribution cannot
-        have drawn, or a NaN, leaves the law undefined but never leaves the vocabulary.
+        have drawn, or a NaN, leaves the law undefined but never leaves the vocabulary; a draft
+        outside the vocabulary, or with NaN as its target probability, has the probability 0.
     """
     import torch
 

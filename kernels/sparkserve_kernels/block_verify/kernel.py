@@ -89,13 +89,16 @@ def exponential(word, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
-def next_weight(weight, p_row, q_row, token, counts):
+def next_weight(weight, p_row, q_row, token, vocabulary, counts):
     """w_i from w_{i-1}, the rows of both distributions at the i-th draft, and whether it counts.
 
-    Loads hang on no branch, so that those of all drafts are under way at once.
+    Loads hang on no branch, so that those of all drafts are under way at once. A draft outside the
+    vocabulary, or whose target probability is NaN, has the probability 0.
     """
-    p = tl.load(p_row + token, mask=counts, other=0.0)
-    q = tl.maximum(tl.load(q_row + token, mask=counts, other=1.0), LEAST)
+    known = counts & (token >= 0) & (token < vocabulary)
+    p = tl.load(p_row + token, mask=known, other=0.0)
+    p = tl.where(p >= 0.0, p, 0.0)
+    q = tl.maximum(tl.load(q_row + token, mask=known, other=1.0), LEAST)
     return tl.where(counts, tl.minimum(tl.div_rn(weight * p, q), 1.0), weight)
 
 
@@ -160,7 +163,7 @@ def mass_kernel(
             token = tl.load(tokens + request * DRAFTS + i)
             p_own = p_first + i * target_row
             q_own = q_first + i * draft_row
-            weight = next_weight(weight, p_own, q_own, token, i < row)
+            weight = next_weight(weight, p_own, q_own, token, vocabulary, i < row)
         tl.store(masses + place, tl.sum(tl.maximum(weight * p - q, 0.0), axis=0))
 
 
@@ -173,6 +176,7 @@ def accepted_drafts(
     masses,
     request,
     live,
+    vocabulary,
     pieces,
     DRAFTS: tl.constexpr,
     PIECES: tl.constexpr,
@@ -187,7 +191,7 @@ def accepted_drafts(
     weight = tl.full((), 1.0, tl.float32)
     for i in tl.static_range(1, DRAFTS + 1):
         token = tl.load(tokens + i - 1)
-        weight = next_weight(weight, p_row, q_row, token, i <= live)
+        weight = next_weight(weight, p_row, q_row, token, vocabulary, i <= live)
         p_row += target_row
         q_row += draft_row
         part = tl.load(masses + i * pieces + every, mask=(every < pieces) & (i < live), other=0.0)
@@ -252,6 +256,7 @@ def race_kernel(
         masses + request * (DRAFTS + 1) * pieces,
         request,
         live,
+        vocabulary,
         pieces,
         DRAFTS,
         PIECES,

@@ -54,11 +54,14 @@ def acceptance(block: Block) -> tuple[torch.Tensor, torch.Tensor]:
     """Weights w_0..w_g [requests, g + 1] and chances h_1..h_g [requests, g], in the inputs' dtype.
 
     A dead position (past the live drafts) has a draft distribution of 0 and a target probability
-    of 0 for its token: w = 0 and h = 0 there, and the last live position gets h = w.
+    of 0 for its token: w = 0 and h = 0 there, and the last live position gets h = w. A draft
+    outside the vocabulary, or whose target probability is NaN, has the probability 0.
     """
     live = live_drafts(block)
-    own = block.tokens.long()[:, :, None]
+    known = (block.tokens >= 0) & (block.tokens < block.vocabulary)
+    own = torch.where(known, block.tokens.long(), 0)[:, :, None]
     p = block.target[:, :-1].gather(2, own)[:, :, 0]
+    p = torch.where(known & (p >= 0.0), p, 0.0)
     q = block.draft.gather(2, own)[:, :, 0].clamp(min=LEAST_DRAFT_PROBABILITY)
     weight = torch.ones_like(p[:, 0])
     weights = [weight]
