@@ -1,4 +1,4 @@
-"""Engram rows by id: against float64 arithmetic on the bytes, the spec's rules and torch."""
+"""Engram rows by id: against float64 arithmetic on the bytes, the rules of the table and torch."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def random_records(rows, generator, *, scales=(0, 255)):
 
 
 def by_hand(records, ids, first=0):
-    """Rows in float64, rounded once: what numerics.md section 6 says, without torch's fp8 types."""
+    """Rows in float64, rounded once (docs/format/numbers.md), without torch's fp8 types."""
     codes = records.cpu().numpy()[ids.cpu().numpy().reshape(-1) - first].astype(np.int64)
     values, scales = codes[:, :256], codes[:, 256:]
     exponent, mantissa = (values >> 3) & 15, values & 7

@@ -1,4 +1,4 @@
-"""Live lengths: against products in Python, the spec's rule, and a toy model that verifies."""
+"""Live lengths: against products in Python, written rules, and a toy model that verifies."""
 
 import itertools
 import math

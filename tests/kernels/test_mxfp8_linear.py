@@ -288,7 +288,7 @@ def test_spark_starts_with_the_tiles_of_the_specification():
         (tile.rows, tile.columns, tile.depth, tile.warps)
         for tile in (tiles.tile_for(SPARK.family, rows, 8192, 1280) for rows in (6, 64, 4096))
     ]
-    # Two warps where the specification starts with four: its weight's scales are streamed then.
+    # Two warps rather than four for few rows: the weight's scales are streamed then.
     assert sizes == [(16, 64, 128, 2), (64, 64, 128, 4), (128, 128, 128, 8)]
 
 

@@ -1,4 +1,4 @@
-"""Routing: against float64, an order built in Python, the spec's rules, remapping afterwards."""
+"""Routing: against float64, an order built in Python, worked cases, remapping afterwards."""
 
 import itertools
 import math

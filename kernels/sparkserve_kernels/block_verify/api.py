@@ -34,7 +34,7 @@ def block_verify(block: Block, noise: torch.Tensor) -> Verdict:
         UnsupportedDevice: no kernel for where the probabilities lie.
 
     Notes:
-        kernels.md section 10. With w_0 = 1 and w_i = min(w_{i-1} p_i(X_i)/q_i(X_i), 1), draft i is
+        Sun et al., ICLR 2025. With w_0 = 1 and w_i = min(w_{i-1} p_i(X_i)/q_i(X_i), 1), draft i is
         the last one accepted if it is the greatest with eta_i < h_i (strictly: a chance of 0 never
         accepts), where h_i = S_i/(S_i + 1 - w_i) (1 for 0/0), S_i = sum(max(w_i p_{i+1} - q_{i+1},
         0)), and h = w at the last live draft. The correction is drawn from the positive part of

@@ -64,8 +64,7 @@ def engram_gate(
 
     Notes:
         A dot of zero counts as positive whatever its sign (gate 0.50025), because the sign of a
-        sum of zeros hangs on its order. A stream with NaN in x or key becomes NaN. engram.md
-        section 3.
+        sum of zeros hangs on its order. A stream with NaN in x or key becomes NaN.
     """
     import torch
 

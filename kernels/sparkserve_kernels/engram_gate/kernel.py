@@ -1,4 +1,4 @@
-"""Gate an Engram value into each hyper-connection stream (spec: engram.md section 3).
+"""Gate an Engram value into each hyper-connection stream.
 
 For one token and stream, with x, key and value of width H, all in fp32::
 

@@ -54,7 +54,7 @@ def engram_gather(
         UnsupportedDevice: no kernel for where the ids lie.
 
     Notes:
-        engram.md section 3, numerics.md section 6. ``sorted`` costs a sort of the ids before.
+        The bytes of a row: docs/format/numbers.md. ``sorted`` costs a sort of the ids before.
     """
     import torch
 

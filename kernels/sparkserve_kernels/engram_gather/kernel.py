@@ -1,6 +1,6 @@
 """Gather rows of 256 e4m3 values with 8 e8m0 scales and decode them to bf16.
 
-Each value is fp32(e4m3) * 2^(scale - 127), rounded once (spec: numerics.md section 6). Per id it
+Each value is fp32(e4m3) * 2^(scale - 127), rounded once. Per id it
 reads 8 + 256 + 8 bytes and writes 512. A tile is a list of 32-value groups, so that a scale is one
 load for a group and never a shuffle; 8 values per thread are 8 bytes read and 16 bytes written, the
 one split at which both accesses are whole vectors without going through shared memory, and all

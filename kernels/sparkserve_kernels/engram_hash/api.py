@@ -50,7 +50,7 @@ def engram_hash(
 
     Notes:
         Every id that the map lacks blocks as padding and media do: a kernel cannot refuse it, and
-        must not look it up. engram.md sections 2.4 and 2.5.
+        must not look it up. What Engram is: docs/engram.md.
     """
     import torch
 
@@ -97,9 +97,6 @@ def advance_history(
     Raises:
         KernelArgumentError: a wrong shape, dtype or device.
         UnsupportedDevice: no kernel for where the tokens lie.
-
-    Notes:
-        engram.md section 2.5.
     """
     import torch
 

@@ -1,7 +1,5 @@
 """Hash n-grams to Engram rows, and move on the histories they look back at.
 
-From engram.md sections 2.4 and 2.5.
-
 For the window c_0, c_1, ... of compressed ids (the token itself first)::
 
     r_n = c_0 * m_0  XOR  c_1 * m_1  XOR ...  XOR c_n * m_n          int64, wrapping around

@@ -56,7 +56,7 @@ def hc_combine_norm(
         UnsupportedDevice: no kernel for where residual lies.
 
     Notes:
-        kernels.md section 9.
+        Hyper-connections: Zhu et al., ICLR 2025.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Combine the residual streams and norm the sum (spec: kernels.md section 9).
+"""Combine the residual streams and norm the sum.
 
 For one token with streams R_k of width H, in fp32::
 

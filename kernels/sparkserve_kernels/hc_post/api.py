@@ -55,7 +55,7 @@ def hc_post(
         UnsupportedDevice: no kernel for where residual lies.
 
     Notes:
-        kernels.md section 9.
+        Hyper-connections: Zhu et al., ICLR 2025.
     """
     import torch
 

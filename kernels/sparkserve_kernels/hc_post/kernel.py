@@ -1,4 +1,4 @@
-"""Mix a sublayer's output into the residual streams (spec: kernels.md section 9).
+"""Mix a sublayer's output into the residual streams.
 
 For one token with streams R_k of width H and the sublayer's output f, in fp32::
 

@@ -113,7 +113,8 @@ def hc_stats(
         UnsupportedDevice: no kernel for where residual lies.
 
     Notes:
-        kernels.md section 9; order of the additions: ``kernel``.
+        Hyper-connections: Zhu et al., ICLR 2025; the doubly stochastic matrix: Xie et al.,
+        arXiv 2512.24880. Order of the additions: ``kernel``.
     """
     _check(residual, fn, scale, base)
     if parts is not None:

@@ -1,4 +1,4 @@
-"""Gates and the mixing matrix of the hyper-connection streams (spec: kernels.md section 9).
+"""Gates and the mixing matrix of the hyper-connection streams.
 
 For one token with its streams laid end to end, x of K = 4*H bf16 values, all in fp32::
 

@@ -76,8 +76,6 @@ def route_plan(topk_ids: torch.Tensor, experts: int, tile: int) -> RoutePlan:
 
     Raises:
         KernelArgumentError: shape, dtype, or a tile or expert count below 1.
-
-    Source: kernels.md section 5, route planner.
     """
     require_shape("topk_ids", topk_ids, (None, None))
     require_dtype("topk_ids", topk_ids, torch.int32)
@@ -137,7 +135,7 @@ def moe_w4a8(
         KernelArgumentError: shape, dtype, stride, device, or a scratch that is too small.
         UnsupportedDevice: neither a GPU these kernels know nor the interpreter.
 
-    Source: kernels.md section 5.
+    Source: number formats in docs/format/numbers.md.
     """
     rows, experts = Rows(x, x_scales, topk_ids, topk_weights), Experts(w13, s13, w2, s2)
     geometry = check(rows, experts)

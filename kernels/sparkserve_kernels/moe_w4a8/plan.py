@@ -1,6 +1,6 @@
 """Row counts a launch is planned for, and how many tiles of routes it can have.
 
-Pure arithmetic, the same on every rank (spec: kernels.md section 5, plan table and route planner).
+Pure arithmetic, the same on every rank.
 """
 
 from __future__ import annotations

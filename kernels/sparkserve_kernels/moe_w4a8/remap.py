@@ -23,8 +23,6 @@ def remap_experts(
 
     Raises:
         KernelArgumentError: shape or dtype.
-
-    Source: kernels.md section 5, EP>1 remap.
     """
     require_shape("topk_ids", topk_ids, (None, None))
     require_dtype("topk_ids", topk_ids, torch.int32)

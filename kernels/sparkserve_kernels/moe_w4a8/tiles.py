@@ -55,8 +55,8 @@ TABLE: dict[Family, tuple[tuple[int, Tile], ...]] = {
     "spark": ((1024, SPARK_FEW), (4096, SPARK_MANY)),
     "hopper": ((SPLIT_ROWS, HOPPER_FEW), (512, HOPPER_SOME), (4096, HOPPER_MANY)),
 }
-"""Largest capacity of each bucket. On the Spark 64 routes a tile pay from 2,048 rows on (spec:
-kernels.md section 5)."""
+"""Largest capacity of each bucket. On the Spark, by what others report, 64 routes a tile pay
+from 2,048 rows on."""
 
 
 def tile_for(capacity: int, family: Family) -> Tile:

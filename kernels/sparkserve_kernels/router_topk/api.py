@@ -50,7 +50,7 @@ def router_topk(
         UnsupportedDevice: no kernel for where the scores lie.
 
     Notes:
-        kernels.md sections 6.1 and 6.3. A dead row (position in its request >= its live length)
+        A dead row (position in its request >= its live length)
         takes its anchor's scores and token, hence its anchor's routes. A padding row has ids -1 and
         weights 0, dead or not. A chosen NaN makes all weights of its row NaN, as does a row whose
         chosen a are all 0 (scores below -87). No row gives empty routes.

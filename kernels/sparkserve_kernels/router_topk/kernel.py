@@ -1,7 +1,7 @@
 """Route tokens: read a row of scores once, find its likely best roughly, and prove them exactly.
 
-a = sqrt(log(1 + exp(s))) by the formula of ``numerics.elementary``; rank by a + bias (spec:
-kernels.md section 6.1). Reads 4 bytes per expert and row and writes 8 per route. The exact formula
+a = sqrt(log(1 + exp(s))) by the formula of ``numerics.elementary``; rank by a + bias.
+Reads 4 bytes per expert and row and writes 8 per route. The exact formula
 on all experts would bound large batches: some 900 instructions a row. So a row is first searched by
 a short formula with a proven error, on keys that hold an expert's id in their low bits: a round is
 one reduction inside a warp. The few found (two
