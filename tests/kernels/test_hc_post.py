@@ -1,9 +1,11 @@
 """The mix of the residual streams, bit for bit against fp32 torch."""
 
+import math
+
 import pytest
 import torch
 from sparkserve_kernels.checks import KernelArgumentError
-from sparkserve_kernels.hc_post import api, reference
+from sparkserve_kernels.hc_post import api, benchmark, reference
 from sparkserve_kernels.hc_post.api import hc_post
 from sparkserve_kernels.hc_post.tiles import TILES, Tile
 
@@ -133,6 +135,14 @@ def test_refusals_name_both_values(change, message, generator):
         arguments[name] = how(arguments[name])
     with pytest.raises(KernelArgumentError, match=message):
         hc_post(**arguments)
+
+
+def test_the_benchmarks_gate_sees_nan_behind_any_row(generator):
+    arguments = inputs(700, 16, generator)
+    mixed = reference.hc_post(*arguments)
+    assert benchmark.largest_error(mixed, *arguments) <= 2.0**-8
+    mixed[3, 1, 5] = float("nan")
+    assert math.isnan(benchmark.largest_error(mixed, *arguments))
 
 
 def test_support_is_a_question_of_the_device(device):

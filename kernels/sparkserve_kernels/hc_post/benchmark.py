@@ -62,13 +62,18 @@ def _gate(rows: int, seed: int) -> float:
     """Largest difference from float64, by the size of what is added up."""
     generator = torch.Generator(device="cuda").manual_seed(seed)
     residual, x, post, comb = _inputs(rows, generator)
-    got = hc_post(residual, x, post, comb)
-    worst = 0.0
-    for row in range(0, rows, 512):
+    return largest_error(hc_post(residual, x, post, comb), residual, x, post, comb)
+
+
+def largest_error(got: torch.Tensor, *inputs: torch.Tensor) -> float:
+    """Largest difference of a mix of the inputs from float64; NaN where any of it is NaN."""
+    worst = torch.zeros((), dtype=torch.float64, device=got.device)
+    for row in range(0, len(got), 512):
         part = slice(row, row + 512)
-        inputs = [value[part].double() for value in (residual, x, post, comb)]
-        want = reference.hc_post(inputs[0], inputs[1], inputs[2], inputs[3])
-        sizes = [value.abs() for value in inputs]
+        exact = [value[part].double() for value in inputs]
+        want = reference.hc_post(exact[0], exact[1], exact[2], exact[3])
+        sizes = [value.abs() for value in exact]
         size = reference.hc_post(sizes[0], sizes[1], sizes[2], sizes[3])
-        worst = max(worst, float(((got[part].double() - want).abs() / size).max()))
-    return worst
+        # Not Python's max, which drops a NaN.
+        worst = torch.maximum(worst, ((got[part].double() - want).abs() / size).max())
+    return float(worst)
