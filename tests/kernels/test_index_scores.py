@@ -182,6 +182,15 @@ def test_candidate_scores_are_those_of_all_keys(device, generator):
     assert torch.isneginf(found[2]).all()
 
 
+def test_a_block_whose_keys_pass_two_to_the_31_is_none(device, generator):
+    keys = KeyRecords.packed(draw_keys(16, generator))
+    rows = draw_rows(1, 16, generator)
+    blocks = torch.tensor([[0, 1, 2, 1 << 28, 2**31 - 1]], dtype=torch.int32, device=device)
+    found = candidate_scores(*rows[:3], keys, rows[3], blocks=blocks)
+    assert same_bits(found[:, :16], index_scores(*rows[:3], keys, rows[3]))
+    assert torch.isneginf(found[:, 16:]).all()
+
+
 def test_no_rows_no_keys_and_rows_that_see_nothing(device, generator):
     keys = KeyRecords.packed(draw_keys(5, generator))
     rows = draw_rows(2, 5, generator)

@@ -255,7 +255,8 @@ def candidate_scores_kernel(
     block = tl.load(blocks + row * block_stride + column // SIZE, mask=there, other=-1)
     bound = tl.load(visible + row)
     n = block * SIZE + column % SIZE
-    sees = (block >= 0) & (n < bound)
+    # By the block first: the key of a block that does not exist may pass 2^31.
+    sees = (block >= 0) & (block < tl.cdiv(bound, SIZE)) & (n < bound)
     out = scores + row * score_stride + column
     x = tl.full((BK,), -float("inf"), tl.float32)
     if tl.max(sees.to(tl.int32), axis=0) > 0:
