@@ -401,6 +401,8 @@ class TestRefusals:
                 "tokens: dtype float32, expected int32 or int64",
             ),
             ({"router": Router(chosen=9)}, "chosen = 9, expected 1 to 8"),
+            ({"router": Router(rows_per_request=0)}, "rows_per_request = 0, expected at least 1"),
+            ({"router": Router(rows_per_request=-6)}, "rows_per_request = -6, expected"),
             (
                 {"rows": RowFacts(rows_not_padding=torch.zeros(2, dtype=torch.int32))},
                 r"rows_not_padding: shape \[2\], expected \[1\]",

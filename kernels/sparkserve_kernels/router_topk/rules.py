@@ -86,7 +86,7 @@ def check(
     given = {"scores": scores, "bias": bias}
     if bias_vl is not None:
         if rows.tokens is None:
-            raise KernelArgumentError("bias_vl without rows.tokens, expected both or neither")
+            raise KernelArgumentError("bias_vl without rows.tokens, expected the tokens beside it")
         given["bias_vl"] = bias_vl
         require_shape("tokens", rows.tokens, (count,))
         require_dtype("tokens", rows.tokens, torch.int32, torch.int64)
@@ -106,6 +106,10 @@ def _check_facts(rows: RowFacts, count: int, router: Router) -> None:
         require_dtype("rows_not_padding", rows.rows_not_padding, torch.int32, torch.int64)
         if rows.rows_not_padding.numel() != 1:
             require_shape("rows_not_padding", rows.rows_not_padding, (1,))
+    if router.rows_per_request < 1:
+        raise KernelArgumentError(
+            f"rows_per_request = {router.rows_per_request}, expected at least 1"
+        )
     if rows.live_lengths is not None:
         require_dtype("live_lengths", rows.live_lengths, torch.int64)
         require_contiguous("live_lengths", rows.live_lengths)
