@@ -150,6 +150,11 @@ class TestWriting:
         with pytest.raises(KernelArgumentError, match="expected conf:T, conf:a,b,c,d or a number"):
             parse(text)
 
+    @pytest.mark.parametrize("text", ["conf:5", "conf:-0.1", "conf:nan", "conf:0.1,0.2,inf,0.3"])
+    def test_a_threshold_that_is_no_probability_is_refused(self, text):
+        with pytest.raises(KernelArgumentError, match=f"'{text}', expected thresholds from 0 to"):
+            parse(text)
+
     @pytest.mark.parametrize("drafts", [0, 6])
     def test_another_fixed_number_is_refused(self, drafts):
         with pytest.raises(KernelArgumentError, match=f"fixed to {drafts} drafts, expected 1 to 5"):

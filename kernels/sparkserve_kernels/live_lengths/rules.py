@@ -94,6 +94,9 @@ def parse(text: str) -> LiveRule:
         raise _unreadable(text) from bad
     if kind != "conf" or len(values) not in (1, DRAFTS - 1):
         raise _unreadable(text)
+    # As rules these are sound; in a profile 5 for 0.5 would verify a single draft for ever.
+    if not all(0.0 <= value <= 1.0 for value in values):
+        raise KernelArgumentError(f"live rule {text!r}, expected thresholds from 0 to 1")
     return by_threshold(values[0]) if len(values) == 1 else by_position(*values)
 
 
