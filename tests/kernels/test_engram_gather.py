@@ -283,6 +283,15 @@ class TestRefusals:
             RowTable.of_records(values)
         with pytest.raises(KernelArgumentError, match=r"values = 4100, expected a multiple of 8"):
             RowTable.records_at(4100, 1)
+        with pytest.raises(KernelArgumentError, match="1 rows at address 0, expected a positive"):
+            RowTable.planes_at(4096, 0, 1)
+        with pytest.raises(KernelArgumentError, match="1 rows at address -8, expected a positive"):
+            RowTable.records_at(-8, 1)
+
+    @pytest.mark.parametrize("name", ["zero", "visit"])
+    def test_options(self, name):
+        with pytest.raises(KernelArgumentError, match=f"{name} = 'none', expected "):
+            GatherOptions(**{name: "none"})
         with pytest.raises(KernelArgumentError, match=r"rows = -1, expected 0 or more"):
             RowTable.planes_at(4096, 4096, -1)
 

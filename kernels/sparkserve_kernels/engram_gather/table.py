@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from sparkserve_kernels.checks import (
     KernelArgumentError,
@@ -94,8 +94,9 @@ class RowTable:
         """A table of two arrays at addresses that the GPU can read (device or pinned host memory).
 
         Raises:
-            KernelArgumentError: the values are not aligned to 8 bytes.
+            KernelArgumentError: the values are not aligned to 8 bytes, or rows at no address.
         """
+        _require_address(min(values_address, scales_address), rows)
         return cls(values_address, scales_address, VALUES, GROUPS, rows)._checked()
 
     @classmethod
@@ -103,9 +104,10 @@ class RowTable:
         """A table of packed records at an address that the GPU can read.
 
         Raises:
-            KernelArgumentError: the records are not aligned to 8 bytes.
+            KernelArgumentError: the records are not aligned to 8 bytes, or rows at no address.
         """
         strides = (RECORD_BYTES, RECORD_BYTES)
+        _require_address(address, rows)
         return cls(address, address + VALUES, *strides, rows)._checked()
 
     @property
@@ -120,9 +122,22 @@ class RowTable:
         return self
 
 
+def _require_address(address: int, rows: int) -> None:
+    if rows > 0 and address <= 0:
+        raise KernelArgumentError(f"{rows} rows at address {address}, expected a positive one")
+
+
 @dataclass(frozen=True)
 class GatherOptions:
     """What may differ between callers."""
 
     zero: Zero = "signed"
     visit: Visit = "given"
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("zero", self.zero, get_args(Zero)),
+            ("visit", self.visit, get_args(Visit)),
+        ):
+            if value not in known:
+                raise KernelArgumentError(f"{name} = {value!r}, expected {' or '.join(known)}")
