@@ -82,8 +82,12 @@ class TestTable:
     def test_gaps_and_negative_sizes_are_refused(self):
         with pytest.raises(KernelArgumentError, match=r"part: strides \[20, 1\] for shape"):
             segments([torch.zeros(4, 20)[:, :10]], CPU)
-        with pytest.raises(KernelArgumentError, match="span of -1 bytes, expected 0 or more"):
+        with pytest.raises(KernelArgumentError, match=f"span of -1 bytes at {BASE}, expected 0"):
             segments([Span(BASE, -1)], CPU)
+        with pytest.raises(KernelArgumentError, match="span of 64 bytes at -16, expected 0 or"):
+            segments([Span(-16, 64)], CPU)
+        with pytest.raises(KernelArgumentError, match="limit_bytes = -1, expected 0 or more"):
+            segments([Span(BASE, 64)], CPU, limit_bytes=-1)
         with pytest.raises(KernelArgumentError, match="part on meta, expected cpu as table"):
             segments([torch.zeros(4, device="meta")], CPU)
 

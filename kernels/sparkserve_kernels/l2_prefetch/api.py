@@ -73,6 +73,8 @@ def segments(
     """
     import torch
 
+    if limit_bytes < 0:
+        raise KernelArgumentError(f"limit_bytes = {limit_bytes}, expected 0 or more")
     rows: list[Span] = []
     left = limit_bytes
     for part in parts:
@@ -110,8 +112,10 @@ def _span_of(part: torch.Tensor | Span, device: torch.device) -> Span:
     import torch
 
     if isinstance(part, Span):
-        if part.bytes < 0:
-            raise KernelArgumentError(f"span of {part.bytes} bytes, expected 0 or more")
+        if part.bytes < 0 or part.address < 0:
+            raise KernelArgumentError(
+                f"span of {part.bytes} bytes at {part.address}, expected 0 or more of both"
+            )
         return part
     require_contiguous("part", part)
     require_same_device(table=torch.empty(0, device=device), part=part)
