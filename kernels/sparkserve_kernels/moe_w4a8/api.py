@@ -108,10 +108,12 @@ def moe_w4a8(
     """This rank's part of the routed experts: sum over slots of weight * down(swiglu(up, gate)).
 
     Args:
-        x: (M, hidden), bf16, quantised inside; or float8_e4m3fn together with x_scales.
+        x: (M, hidden), bf16, quantised inside; or float8_e4m3fn together with x_scales. hidden is
+            a multiple of 128.
         topk_ids: (M, slots), int32, any strides; ids outside [0, E) contribute nothing.
         topk_weights: (M, slots), fp32, any strides; applied as they are.
-        w13: (E, 2 * inter, hidden/2), uint8, contiguous: up in rows 0..inter-1, then gate.
+        w13: (E, 2 * inter, hidden/2), uint8, contiguous: up in rows 0..inter-1, then gate. inter
+            is a multiple of 32.
         s13: (E, 2 * inter, hidden/32), uint8, e8m0.
         w2: (E, hidden, inter/2), uint8, contiguous.
         s2: (E, hidden, inter/32), uint8, e8m0.
@@ -132,13 +134,16 @@ def moe_w4a8(
         scale 2^-127 counts as 0; activations likewise.
 
     Raises:
-        KernelArgumentError: shape, dtype, stride, device, or a scratch that is too small.
+        KernelArgumentError: shape, dtype, stride, device, a limit not above 0, or a scratch that
+            is too small.
         UnsupportedDevice: neither a GPU these kernels know nor the interpreter.
 
     Source: number formats in docs/format/numbers.md.
     """
     rows, experts = Rows(x, x_scales, topk_ids, topk_weights), Experts(w13, s13, w2, s2)
     geometry = check(rows, experts)
+    if not limit > 0:
+        raise KernelArgumentError(f"limit = {limit}, expected above 0")
     count = x.shape[0]
     out = torch.empty((count, geometry.hidden), dtype=torch.bfloat16, device=x.device)
     if count == 0:
@@ -150,7 +155,7 @@ def moe_w4a8(
     parts = chunks(count)
     if scratch is None:
         scratch = allocate(parts[0][1], geometry, x.device)
-    check_scratch(scratch, parts[0][1], geometry)
+    check_scratch(scratch, x[: parts[0][1]], geometry)
     how = Launch(geometry, tile, limit, where.interpreted)
     for begin, end in parts:
         run(rows.part(begin, end), experts, out[begin:end], scratch, how)
@@ -217,12 +222,13 @@ def check_rows(rows: Rows, geometry: Geometry) -> None:
     require_same_device(x=rows.x, x_scales=rows.x_scales)
 
 
-def check_scratch(scratch: Scratch, rows: int, geometry: Geometry) -> None:
-    """Refuse a scratch made for fewer rows or another geometry.
+def check_scratch(scratch: Scratch, x: torch.Tensor, geometry: Geometry) -> None:
+    """Refuse a scratch made for fewer rows than x has, another geometry or another device.
 
     Raises:
-        KernelArgumentError: naming the part that is too small.
+        KernelArgumentError: naming the part that does not fit.
     """
+    rows = x.shape[0]
     routes = rows * geometry.slots
     wanted = {
         "order": routes,
@@ -233,6 +239,8 @@ def check_scratch(scratch: Scratch, rows: int, geometry: Geometry) -> None:
         "arrivals": split_blocks(rows, geometry),
     }
     for name, size in wanted.items():
-        have = getattr(scratch, name).numel()
+        part: torch.Tensor = getattr(scratch, name)
+        require_same_device(x=x, **{f"scratch.{name}": part})
+        have = part.numel()
         if have < size:
             raise KernelArgumentError(f"scratch.{name}: {have} elements, expected at least {size}")

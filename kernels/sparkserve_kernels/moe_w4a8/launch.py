@@ -284,7 +284,7 @@ def _common(how: Launch, shape: Shape) -> dict[str, Any]:
     return {
         **ahead,
         **stages,
-        **launch_options(how.tile, shape),
+        **launch_options(how.tile),
         "INTERPRETED": how.interpreted,
         "slots": how.geometry.slots,
         "TILE": how.tile.routes,

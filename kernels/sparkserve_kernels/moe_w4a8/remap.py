@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from sparkserve_kernels.checks import require_dtype, require_shape
+from sparkserve_kernels.checks import (
+    KernelArgumentError,
+    require_dtype,
+    require_same_device,
+    require_shape,
+)
 
 
 def remap_experts(
@@ -22,7 +27,7 @@ def remap_experts(
     at the device, so it can be captured in a graph. No rows give no rows.
 
     Raises:
-        KernelArgumentError: shape or dtype.
+        KernelArgumentError: shape, dtype or device.
     """
     require_shape("topk_ids", topk_ids, (None, None))
     require_dtype("topk_ids", topk_ids, torch.int32)
@@ -30,6 +35,9 @@ def remap_experts(
     require_dtype("topk_weights", topk_weights, torch.float32)
     require_shape("local_of", local_of, (None,))
     require_dtype("local_of", local_of, torch.int32)
+    require_same_device(topk_ids=topk_ids, topk_weights=topk_weights, local_of=local_of)
+    if local_of.numel() == 0:
+        raise KernelArgumentError("local_of: shape [0], expected at least 1 expert")
     if topk_ids.numel() == 0:
         return topk_ids.clone(), topk_weights.clone()
     known = (topk_ids >= 0) & (topk_ids < local_of.numel())

@@ -184,7 +184,7 @@ def _product(
         stages=shape.stages,
         multiplies=True,
         streams=True,
-        options={"enable_fp_fusion": True} | launch_options(tile, shape),
+        options={"enable_fp_fusion": True} | launch_options(tile),
     )
 
 

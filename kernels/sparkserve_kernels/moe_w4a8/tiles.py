@@ -23,8 +23,6 @@ class Shape:
     """K of one step."""
     warps: int
     stages: int
-    registers: int | None = None
-    """Most registers of a thread, where one program more per processor is worth it."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Tile:
 SPARK_FEW = Tile("scaled", 16, Shape(32, 128, 4, 3), Shape(64, 64, 2, 4))
 SPARK_MANY = Tile("scaled", 64, Shape(64, 64, 8, 3), Shape(128, 64, 8, 3))
 HOPPER_SOME = Tile("codes", 8, Shape(32, 256, 4, 4), Shape(64, 64, 2, 6), ahead=True, parts=2)
-HOPPER_FEW = replace(HOPPER_SOME, split=True, fc1=replace(HOPPER_SOME.fc1, registers=96))
+HOPPER_FEW = replace(HOPPER_SOME, split=True)
 SPLIT_ROWS = 16
 HOPPER_MANY = Tile("values", 64, Shape(64, 64, 4, 4), Shape(128, 64, 4, 4))
 
@@ -83,9 +81,6 @@ PLAN_BLOCK = 1024
 REDUCE_COLUMNS = 512
 
 
-def launch_options(tile: Tile, shape: Shape | None = None) -> dict[str, int | bool]:
-    """Beyond warps and stages: launched ahead of the kernel before or not, fewer registers."""
-    ahead: dict[str, int | bool] = {"launch_pdl": True} if tile.ahead else {}
-    if shape is not None and shape.registers is not None:
-        ahead["maxnreg"] = shape.registers
-    return ahead
+def launch_options(tile: Tile) -> dict[str, bool]:
+    """Of the products and the sum: launched ahead of the kernel before, or as any kernel is."""
+    return {"launch_pdl": True} if tile.ahead else {}
