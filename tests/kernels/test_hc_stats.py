@@ -264,9 +264,9 @@ def test_rows_beyond_two_gib_are_found(mode, generator, device):
 
 
 def test_rows_choose_mode_and_tile():
-    assert mode_for(WALK_ROWS - 1) == "splitk"
-    assert mode_for(WALK_ROWS) == "walk"
     for family, tables in TILES.items():
+        assert mode_for(family, WALK_ROWS[family] - 1) == "splitk"
+        assert mode_for(family, WALK_ROWS[family]) == "walk"
         for (mode, weight), table in tables.items():
             for limit, tile in table:
                 assert tile_for(family, mode, weight, limit or 10**6) is tile
@@ -348,7 +348,7 @@ def test_no_number_of_rows_and_no_mode_changes_a_bit(generator):
     whole = hc_stats(residual, *rest, mode="splitk")
     parts = cut_weight(rest[0])
     limits = {limit for table in TILES["hopper"].values() for limit, _ in table if limit}
-    limits |= {WALK_ROWS, FINISH_FEW_ROWS}
+    limits |= {WALK_ROWS["hopper"], FINISH_FEW_ROWS}
     borders = {limit + step for limit in limits for step in (-1, 0, 1)}
     for rows in sorted(borders | {1, 2, 7, 61, 127, 509, 1021, 1531, 2039, 3067, 4091, 4096, 4099}):
         for mode in MODES:

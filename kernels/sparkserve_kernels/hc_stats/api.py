@@ -120,13 +120,14 @@ def hc_stats(
     if parts is not None:
         _check_parts(residual, fn, parts)
     rows = residual.shape[0] if rows_hint is None else rows_hint
-    chosen = mode or mode_for(rows)
-    if chosen not in FINISH:
-        raise KernelArgumentError(f"mode {chosen!r}, expected one of {', '.join(FINISH)}")
+    if mode is not None and mode not in FINISH:
+        raise KernelArgumentError(f"mode {mode!r}, expected one of {', '.join(FINISH)}")
     out = _outputs(residual)
     if residual.shape[0]:
+        family = target_of(residual).family
+        chosen = mode or mode_for(family, rows)
         weight: Weight = "fn" if parts is None else "parts"
-        tile = tile_for(target_of(residual).family, chosen, weight, rows)
+        tile = tile_for(family, chosen, weight, rows)
         partials = launch_sums(residual, fn, parts, chosen, tile)
         finish = finish_for(chosen, rows)
         launch_finish(partials, (scale, base), out, finish, eps=(rms_eps, hc_eps))

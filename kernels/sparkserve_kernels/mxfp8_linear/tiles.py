@@ -74,7 +74,7 @@ HOPPER_DECODE: dict[tuple[int, int], Tile] = {
     (5120, 15360): Tile("few", 8, columns=32, depth=512, warps=4, stages=3, split=2),
     (1792, 5120): Tile("few", 8, columns=64, depth=128, warps=2, stages=4, split=8, fuse=True),
     (1152, 5120): Tile("few", 8, columns=32, depth=128, warps=2, stages=4, split=8, fuse=True),
-    (5120, 640): Tile("few", 8, columns=16, depth=128, warps=2, stages=5),
+    (5120, 640): Tile("few", 8, columns=16, depth=128, warps=1, stages=5),
 }
 """Up to 8 rows, by N and K padded to 128, where another than the default was faster on an H200."""
 
