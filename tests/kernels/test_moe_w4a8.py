@@ -497,6 +497,29 @@ def test_a_scratch_that_is_too_small(generator):
         given.call(scratch=make_scratch(5, SMALL, given.x.device))
 
 
+def test_a_scratch_on_another_device(generator):
+    given = problem(2, SMALL, generator)
+    with pytest.raises(KernelArgumentError, match=r"scratch.order on meta, expected .* as x"):
+        given.call(scratch=make_scratch(5, SMALL, torch.device("meta")))
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
+def test_a_limit_that_is_none(limit, generator):
+    given = problem(2, SMALL, generator)
+    with pytest.raises(KernelArgumentError, match=f"limit = {limit}, expected above 0"):
+        given.call(limit=limit)
+
+
+def test_a_map_of_experts_on_another_device_or_of_none(device):
+    ids = torch.zeros((1, 2), dtype=torch.int32, device=device)
+    weights = torch.ones((1, 2), device=device)
+    local_of = torch.zeros(3, dtype=torch.int32, device=device)
+    with pytest.raises(KernelArgumentError, match="local_of on meta, expected"):
+        remap_experts(ids, weights, local_of.to("meta"))
+    with pytest.raises(KernelArgumentError, match=r"local_of: shape \[0\], expected at least 1"):
+        remap_experts(ids, weights, local_of[:0])
+
+
 def test_a_hint_below_the_rows(generator):
     given = problem(9, SMALL, generator)
     with pytest.raises(KernelArgumentError, match="rows_hint = 5, expected at least 9"):

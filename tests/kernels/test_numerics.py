@@ -296,6 +296,11 @@ class TestScaleLayouts:
         with pytest.raises(KernelArgumentError, match=r"grid \[1, 0\]"):
             api.e8m0_from_grid(grid, weight)
 
+    def test_a_grid_of_one_axis_is_refused(self):
+        weight = torch.ones(64, 32).to(torch.float8_e4m3fn)
+        with pytest.raises(KernelArgumentError, match=r"grid: shape \[2\], expected \[any, any\]"):
+            api.e8m0_from_grid(torch.ones(2), weight)
+
     def test_padding_is_one_in_both_forms(self):
         padded = api.pad_e8m0(torch.tensor([[3, 4]], dtype=torch.uint8), 2, 4)
         assert padded.tolist() == [[3, 4, 127, 127], [127] * 4]

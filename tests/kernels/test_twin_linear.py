@@ -8,7 +8,13 @@ from sparkserve_kernels.mxfp8_quant.api import mxfp8_quant
 from sparkserve_kernels.twin_linear import api, reference
 from sparkserve_kernels.twin_linear.shipped import LAYERS
 from sparkserve_kernels.twin_linear.tiles import Tile, tile_for
-from sparkserve_kernels.twin_linear.twin import Twin, drop_weight, read_through, restore_weight
+from sparkserve_kernels.twin_linear.twin import (
+    Twin,
+    drop_weight,
+    read_through,
+    restore_weight,
+    twin_of,
+)
 
 from tests.kernels.numeric import relative_l2, same_bits
 
@@ -96,6 +102,31 @@ class TestTwin:
         weight = checkpoint_weight((1, 32, 96), generator)[0][0]
         read = read_through(lambda x: x.float() @ weight.float().T, 96, like=weight, rows=40)
         assert torch.equal(read, weight)
+
+    def test_blocks_of_no_rows_and_a_weight_of_no_groups_are_refused(self, generator):
+        weight = draw((32, 32), generator)
+        with pytest.raises(KernelArgumentError, match="block_rows = 0, expected at least 1"):
+            twin_of(weight, block_rows=0)
+        with pytest.raises(KernelArgumentError, match=r"weight: shape \[0, 32, 32\], expected at"):
+            twin_of(weight.unsqueeze(0)[:0])
+
+    def test_a_weight_of_another_shape_dtype_or_device_is_not_dropped(self, generator):
+        weight, twin = checkpoint_weight((1, 64, 32), generator)
+        with pytest.raises(
+            KernelArgumentError, match=r"weight: shape \[1, 32, 32\], expected \[1, 6"
+        ):
+            drop_weight(weight[:, :32], twin)
+        with pytest.raises(KernelArgumentError, match=r"weight: dtype float16, expected bfloat16"):
+            drop_weight(weight.half(), twin)
+        with pytest.raises(KernelArgumentError, match="weight on meta, expected"):
+            drop_weight(weight.to("meta"), twin)
+
+    def test_a_layer_is_read_by_at_least_one_row_and_keeps_its_width(self, generator):
+        like = draw((1, 8), generator)
+        with pytest.raises(KernelArgumentError, match="rows = 0, expected at least 1"):
+            read_through(lambda x: x, 8, like=like, rows=0)
+        with pytest.raises(KernelArgumentError, match=r"result: shape \[2, 2\], expected \[2, 3\]"):
+            read_through(lambda x: x[:, : len(x)], 8, like=like, rows=3)
 
     def test_a_layer_that_gives_more_than_bf16_holds_is_refused(self, generator):
         weight = torch.full((4, 8), 1.001953125, device=generator.device)

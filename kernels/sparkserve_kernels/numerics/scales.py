@@ -79,6 +79,7 @@ def e8m0_from_grid(grid: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
             normal positive power of two (the first such cell is named).
     """
     require_dtype("grid", grid, torch.float32)
+    require_shape("grid", grid, (None, None))
     require_dtype("weight", weight, torch.float8_e4m3fn)
     require_shape("weight", weight, (grid.shape[0] * BLOCK, grid.shape[1] * BLOCK))
     bits = fp32_bits(grid)

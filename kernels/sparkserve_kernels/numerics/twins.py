@@ -56,6 +56,8 @@ def fp8_twin(weight: torch.Tensor, block_rows: int = 32) -> Fp8Twin:
     require_shape("weight", weight, (None, None))
     require_dtype("weight", weight, torch.bfloat16)
     rows, columns = weight.shape
+    if block_rows < 1:
+        raise KernelArgumentError(f"block_rows = {block_rows}, expected at least 1")
     require_multiple("N", rows, block_rows)
     require_multiple("K", columns, COLUMNS)
     q = torch.empty(weight.shape, dtype=torch.float8_e4m3fn, device=weight.device)

@@ -82,6 +82,10 @@ def twin_of(weight: torch.Tensor, *, block_rows: int = 32, exact: bool = False) 
     if weight.dim() == 2:
         weight = weight.unsqueeze(0)
     require_shape("weight", weight, (None, None, None))
+    if len(weight) == 0:
+        raise KernelArgumentError(
+            f"weight: shape {list(weight.shape)}, expected at least one group"
+        )
     parts = [fp8_twin(part, block_rows) for part in weight]
     if exact and not all(part.exact for part in parts):
         raise KernelArgumentError(
@@ -110,8 +114,14 @@ def drop_weight(weight: torch.Tensor, twin: Twin) -> torch.Tensor:
     that was forgotten shows. The caller replaces the parameter by it.
 
     Raises:
-        KernelArgumentError: the twin does not restore the weight bit for bit.
+        KernelArgumentError: shape, dtype or device, or the twin does not restore the weight bit
+            for bit.
     """
+    groups, columns, k = twin.shape
+    flat = (groups * columns, k)
+    require_shape("weight", weight, flat if weight.dim() == 2 else twin.shape)
+    require_dtype("weight", weight, torch.bfloat16)
+    require_same_device(twin=twin.q, weight=weight)
     restored = restore_weight(twin).reshape(weight.shape)
     if not torch.equal(restored.view(torch.int16), weight.view(torch.int16)):
         raise KernelArgumentError("weight: its twin restores other bits, expected the very weight")
@@ -129,17 +139,19 @@ def read_through(
     at once.
 
     Raises:
-        KernelArgumentError: K of 0, or a layer that gives something else than (rows, N) values
-            that bf16 holds exactly.
+        KernelArgumentError: K or rows of 0, or a layer that gives something else than (rows, N)
+            values that bf16 holds exactly.
     """
-    if k <= 0:
-        raise KernelArgumentError(f"K = {k}, expected at least 1")
-    parts = []
+    for name, number in (("K", k), ("rows", rows)):
+        if number <= 0:
+            raise KernelArgumentError(f"{name} = {number}, expected at least 1")
+    parts: list[torch.Tensor] = []
     for start in range(0, k, rows):
         fed = torch.zeros((min(rows, k - start), k), dtype=torch.bfloat16, device=like.device)
         fed[torch.arange(len(fed)), start + torch.arange(len(fed))] = 1.0
         given = layer(fed)
-        require_shape("the layer's result", given, (len(fed), None))
+        width = parts[0].shape[1] if parts else None
+        require_shape("the layer's result", given, (len(fed), width))
         part = given.to(torch.bfloat16)
         if not torch.equal(part.to(given.dtype), given):
             raise KernelArgumentError(
