@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 from sparkserve_kernels.checks import KernelArgumentError
@@ -266,6 +268,25 @@ def test_refusals_name_both_values(generator, device):
     small = SplitWorkspace.on(device, cells=10, tiles=1)
     with pytest.raises(KernelArgumentError, match="10 partial sums and 1 tiles, expected"):
         run(x, weight, KINDS["few split"], workspace=small)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"partials": torch.empty(4096).half()}, "partials: dtype float16, expected float32"),
+        ({"partials": torch.empty(8192)[::2]}, r"partials: strides \[2\]"),
+        ({"arrivals": torch.zeros(64)}, "arrivals: dtype float32, expected int32"),
+        (
+            {"arrivals": torch.zeros(64, dtype=torch.int32, device="meta")},
+            "arrivals on meta, expected cpu as x",
+        ),
+    ],
+)
+def test_a_workspace_of_other_parts_is_refused(change, message):
+    cpu = torch.device("cpu")
+    space = dataclasses.replace(SplitWorkspace.on(cpu, cells=4096, tiles=64), **change)
+    with pytest.raises(KernelArgumentError, match=f"workspace.{message}"):
+        space.require(cells=4096, tiles=64, device=cpu)
 
 
 def test_launch_shapes_fit_the_workspace_and_do_not_see_padding_to_128():

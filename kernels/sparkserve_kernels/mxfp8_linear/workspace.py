@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sparkserve_kernels.checks import KernelArgumentError
+from sparkserve_kernels.checks import KernelArgumentError, require_contiguous, require_dtype
 from sparkserve_kernels.mxfp8_linear.tiles import MAX_CELLS, MAX_TILES
 
 
@@ -38,14 +38,18 @@ class SplitWorkspace:
         """Refuse a call that does not fit.
 
         Raises:
-            KernelArgumentError: too small, or on another device.
+            KernelArgumentError: too small, of another dtype, with gaps, or on another device.
         """
         if self.partials.numel() < cells or self.arrivals.numel() < tiles:
             raise KernelArgumentError(
                 f"workspace of {self.partials.numel()} partial sums and {self.arrivals.numel()} "
                 f"tiles, expected at least {cells} and {tiles}"
             )
-        if self.partials.device != device:
-            raise KernelArgumentError(
-                f"workspace on {self.partials.device}, expected {device} as x"
-            )
+        require_dtype("workspace.partials", self.partials, torch.float32)
+        require_dtype("workspace.arrivals", self.arrivals, torch.int32)
+        for name, part in (("partials", self.partials), ("arrivals", self.arrivals)):
+            require_contiguous(f"workspace.{name}", part)
+            if part.device != device:
+                raise KernelArgumentError(
+                    f"workspace.{name} on {part.device}, expected {device} as x"
+                )
