@@ -223,6 +223,23 @@ class TestMxfp8Rule:
         with pytest.raises(KernelArgumentError, match="K = 48, expected a multiple of 32"):
             api.mxfp8_quantise(torch.zeros(2, 48))
 
+    def test_what_the_rule_does_not_know_is_refused(self):
+        with pytest.raises(
+            KernelArgumentError, match="x: dtype float64, expected bfloat16 or float"
+        ):
+            api.mxfp8_quantise(torch.zeros(2, 32, dtype=torch.float64))
+        with pytest.raises(
+            KernelArgumentError, match="rule 'own', expected one of canonical, b12x"
+        ):
+            api.mxfp8_quantise(torch.zeros(2, 32), "own")
+
+    def test_scales_that_would_be_stretched_over_groups_are_refused(self):
+        q, scales = api.mxfp8_quantise(torch.ones(2, 64))
+        with pytest.raises(KernelArgumentError, match=r"scales: shape \[2, 1\], expected \[2, 2\]"):
+            api.mxfp8_dequantise(q, scales[:, :1])
+        with pytest.raises(KernelArgumentError, match="scales: dtype float32, expected uint8"):
+            api.mxfp8_dequantise(q, scales.float())
+
 
 class TestScaleLayouts:
     @pytest.mark.parametrize(
@@ -301,6 +318,14 @@ class TestScaleLayouts:
         with pytest.raises(KernelArgumentError, match=r"grid: shape \[2\], expected \[any, any\]"):
             api.e8m0_from_grid(torch.ones(2), weight)
 
+    def test_padding_of_another_dtype_is_refused(self):
+        with pytest.raises(KernelArgumentError, match="scales: dtype float32, expected uint8"):
+            api.pad_e8m0(torch.ones(2, 2), 2, 4)
+        with pytest.raises(KernelArgumentError, match="grid: dtype float16, expected float32"):
+            api.pad_grid(torch.ones(2, 2).half(), 2, 4)
+        with pytest.raises(KernelArgumentError, match=r"grid: shape \[2\], expected \[any, any\]"):
+            api.pad_grid(torch.ones(2), 2, 4)
+
     def test_padding_is_one_in_both_forms(self):
         padded = api.pad_e8m0(torch.tensor([[3, 4]], dtype=torch.uint8), 2, 4)
         assert padded.tolist() == [[3, 4, 127, 127], [127] * 4]
@@ -310,6 +335,13 @@ class TestScaleLayouts:
 
 
 class TestTwins:
+    def test_a_twin_without_exponents_is_refused(self):
+        twin = api.fp8_twin(torch.ones(32, 32, dtype=torch.bfloat16))
+        with pytest.raises(
+            KernelArgumentError, match=r"exponents: shape \[0, 1\], expected at least"
+        ):
+            api.dequantise_twin(twin.q, twin.exponents[:0])
+
     @pytest.mark.parametrize(
         ("amax", "exponent"), [(448, 0), (447, 0), (449, 1), (1.0, -8), (0.875, -9), (0, -134)]
     )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
-from sparkserve_kernels.checks import require_multiple
+from sparkserve_kernels.checks import (
+    KernelArgumentError,
+    require_dtype,
+    require_multiple,
+    require_shape,
+)
 from sparkserve_kernels.numerics.elements import (
     e4m3_decode,
     e4m3_encode,
@@ -38,8 +43,11 @@ def mxfp8_quantise(x: torch.Tensor, rule: Rule = "canonical") -> tuple[torch.Ten
         finite rest of its group zeros, and the scale 254.
 
     Raises:
-        KernelArgumentError: K is no multiple of 32.
+        KernelArgumentError: another dtype or rule, or K is no multiple of 32.
     """
+    require_dtype("x", x, torch.bfloat16, torch.float32)
+    if rule not in get_args(Rule):
+        raise KernelArgumentError(f"rule {rule!r}, expected one of {', '.join(get_args(Rule))}")
     require_multiple("K", x.shape[-1], GROUP)
     groups = x.to(torch.float32).unflatten(-1, (-1, GROUP))
     scales = mxfp8_scales(groups, rule)
@@ -71,7 +79,13 @@ def mxfp8_dequantise(q: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Values of a quantised tensor; exact where the product is a normal fp32.
 
     q: (..., K), float8_e4m3fn; scales: (..., K/32), uint8. Gives fp32 (..., K).
+
+    Raises:
+        KernelArgumentError: K is no multiple of 32, or scales of another shape or dtype.
     """
+    require_multiple("K", q.shape[-1], GROUP)
+    require_shape("scales", scales, (*q.shape[:-1], q.shape[-1] // GROUP))
+    require_dtype("scales", scales, torch.uint8)
     groups = e4m3_decode(q).unflatten(-1, (-1, GROUP))
     return (groups * e8m0_decode(scales).unsqueeze(-1)).flatten(-2)
 

@@ -112,7 +112,12 @@ def pad_e8m0(scales: torch.Tensor, rows: int, groups: int) -> torch.Tensor:
     """Scales padded at the end to (rows, groups) with byte 127.
 
     scales: (r, g), uint8. Gives (rows, groups), uint8.
+
+    Raises:
+        KernelArgumentError: another dtype, or fewer rows or groups than there are.
     """
+    require_dtype("scales", scales, torch.uint8)
+    require_shape("scales", scales, (None, None))
     return _padded(scales, rows, groups, PAD_E8M0)
 
 
@@ -120,7 +125,12 @@ def pad_grid(grid: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
     """An fp32 grid padded at the end to (rows, columns) with 1.0.
 
     grid: (r, c), fp32. Gives (rows, columns), fp32.
+
+    Raises:
+        KernelArgumentError: another dtype, or fewer rows or columns than there are.
     """
+    require_dtype("grid", grid, torch.float32)
+    require_shape("grid", grid, (None, None))
     return _padded(grid, rows, columns, PAD_GRID)
 
 

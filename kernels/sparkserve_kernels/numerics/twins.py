@@ -104,8 +104,13 @@ def dequantise_twin(q: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
     """
     rows, columns = q.shape
     require_shape("exponents", exponents, (None, columns // COLUMNS))
-    require_multiple("N", rows, max(len(exponents), 1))
-    scale = e8m0_decode(exponents).repeat_interleave(rows // max(len(exponents), 1), dim=0)
+    if rows and not len(exponents):
+        raise KernelArgumentError(
+            f"exponents: shape {list(exponents.shape)}, expected at least one row for {rows} of q"
+        )
+    blocks = max(len(exponents), 1)
+    require_multiple("N", rows, blocks)
+    scale = e8m0_decode(exponents).repeat_interleave(rows // blocks, dim=0)
     groups = e4m3_decode(q).unflatten(1, (-1, COLUMNS))
     return bf16_round(groups * scale.unsqueeze(2)).flatten(1)
 
