@@ -182,6 +182,23 @@ def test_candidate_scores_are_those_of_all_keys(device, generator):
     assert torch.isneginf(found[2]).all()
 
 
+# numpy, on which the interpreter computes, warns of NaN.
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_a_record_with_a_scale_of_nan_scores_nan(device, generator):
+    records = draw_keys(16, generator)
+    records[5, 64:] = 255
+    rows = draw_rows(3, 16, generator)
+    rows[3][:] = 16
+    given = (*rows[:3], KeyRecords.packed(records))
+    found = index_scores(*given, rows[3])
+    assert torch.isnan(found).nonzero().tolist() == [[0, 5], [1, 5], [2, 5]]
+    blocks = torch.tensor([[0], [0], [0]], dtype=torch.int32, device=device)
+    assert torch.equal(
+        torch.isnan(candidate_scores(*given, rows[3], blocks=blocks)).nonzero(),
+        torch.isnan(found).nonzero(),
+    )
+
+
 def test_a_block_whose_keys_pass_two_to_the_31_is_none(device, generator):
     keys = KeyRecords.packed(draw_keys(16, generator))
     rows = draw_rows(1, 16, generator)

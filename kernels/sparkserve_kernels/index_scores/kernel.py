@@ -83,6 +83,12 @@ def _products(k, k_scales, q, q_scales, SCALED: tl.constexpr, INTERPRETED: tl.co
 
 
 @triton.jit
+def _relu(x):
+    """The positive part; NaN stays NaN, so that a broken record is never selected."""
+    return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def _key_tile(
     n, known, keys, key_scales, table, key_stride, key_scale_stride,
     PAGED: tl.constexpr, SLOTS: tl.constexpr, SCALED: tl.constexpr, BK: tl.constexpr,
@@ -214,7 +220,7 @@ def scores_kernel(
             at = line.to(tl.int64) * weight_stride + head
             w = tl.load(weights + at, mask=live, other=0.0).to(tl.float32)
             x = _products(k, k_scales, q, q_scales, SCALED, INTERPRETED)
-            x = tl.maximum(x, 0.0) * tl.expand_dims(w, 0)
+            x = _relu(x) * tl.expand_dims(w, 0)
             row = begin + tl.arange(0, BT)
             bound = tl.load(visible + row, mask=row < last, other=0)
             x = tl.where(
@@ -275,6 +281,6 @@ def candidate_scores_kernel(
         )
         w = tl.load(weights + row * weight_stride + head).to(tl.float32)
         products = _products(k, k_scales, q, q_scales, SCALED, INTERPRETED)
-        products = tl.maximum(products, 0.0) * tl.expand_dims(w, 0)
+        products = _relu(products) * tl.expand_dims(w, 0)
         x = tl.where(sees, tl.reshape(_over_heads(products, BK, 1), (BK,)), x)
     tl.store(out, x, mask=there)
