@@ -16,7 +16,7 @@ from sparkserve_kernels.twin_linear.twin import (
     twin_of,
 )
 
-from tests.kernels.numeric import relative_l2, same_bits
+from tests.kernels.numeric import relative_l2, same_bits, untouched_zeros
 
 needs_gpu = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a CUDA GPU: too large for the interpreter"
@@ -155,6 +155,15 @@ class TestProduct:
         x = draw((3, 256), generator)
         want = x.double() @ weight[0].double().T
         assert relative_l2(api.twin_linear(x, twin), want) < 2.5e-3
+
+    def test_groups_past_two_to_the_31_elements_are_addressed_right(self, device):
+        far = (1 << 30) + 32
+        memory = untouched_zeros(2 * (2 * far + 32), device).view(torch.bfloat16)
+        x = memory.as_strided((1, 3, 32), (32, far, 1))
+        x[0, 2] = 1.0
+        twin = twin_of(torch.ones((3, 32, 32), dtype=torch.bfloat16, device=device))
+        have = api.twin_linear(x, twin, out_dtype=torch.float32)
+        assert have[0].unique(dim=1).tolist() == [[0.0], [0.0], [32.0]]
 
     def test_gaps_between_rows_and_groups_change_no_bit(self, generator):
         _, twin = checkpoint_weight((2, 32, 128), generator)

@@ -64,7 +64,7 @@ def wide_kernel(
     near_row = tl.minimum(row, rows - 1).to(tl.int64)
     near_column = tl.minimum(column, columns - 1)
     inside = tl.arange(0, BK)
-    x_from = x_ptr + near_row[:, None] * x_stride + group * x_group_stride
+    x_from = x_ptr + near_row[:, None] * x_stride + group.to(tl.int64) * x_group_stride
     w_from = w_ptr + (group.to(tl.int64) * columns + near_column[:, None]) * K
     line = group.to(tl.int64) * (columns // BLOCK_ROWS) + near_column // BLOCK_ROWS
     exponents_from = exponents_ptr + line[:, None] * (K // 32)
@@ -140,7 +140,7 @@ def grouped_kernel(
     near_row = tl.minimum(row, rows - 1).to(tl.int64)
     near_column = tl.minimum(column, columns - 1)
     inside = tl.arange(0, BK)
-    x_from = x_ptr + near_row[:, None] * x_stride + group * x_group_stride
+    x_from = x_ptr + near_row[:, None] * x_stride + group.to(tl.int64) * x_group_stride
     w_from = w_ptr + (group.to(tl.int64) * columns + near_column[:, None]) * K
     line = group.to(tl.int64) * (columns // BLOCK_ROWS) + near_column // BLOCK_ROWS
     exponents_from = exponents_ptr + line[:, None] * (K // 32)
