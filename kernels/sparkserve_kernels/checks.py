@@ -51,6 +51,18 @@ def require_contiguous_rows(name: str, tensor: torch.Tensor) -> None:
         )
 
 
+def require_rows_apart(name: str, tensor: torch.Tensor) -> None:
+    """Refuse a tensor to be written whose rows share memory, as those of an expanded one do.
+
+    Raises:
+        KernelArgumentError: naming the tensor, its row stride and the size of a row.
+    """
+    if len(tensor) > 1 and tensor.stride(0) < tensor[0].numel():
+        raise KernelArgumentError(
+            f"{name}: row stride {tensor.stride(0)}, expected at least {tensor[0].numel()}"
+        )
+
+
 def require_contiguous(name: str, tensor: torch.Tensor) -> None:
     """Refuse a tensor with gaps.
 

@@ -220,6 +220,12 @@ def test_refusals_name_both_values(change, message, generator):
         engram_gate(**arguments)
 
 
+def test_rows_to_be_written_must_lie_apart(generator):
+    x, kv, weights = inputs(3, 64, generator)
+    with pytest.raises(KernelArgumentError, match="out: row stride 0, expected at least 256"):
+        engram_gate(x, kv, weights, out=x[:1].expand(3, 4, 64))
+
+
 def test_support_is_a_question_of_the_device(device):
     assert api.is_supported(torch.zeros(1, device=device))
     assert not api.is_supported(torch.zeros(1, device="meta"))

@@ -189,6 +189,13 @@ def test_refusals_name_both_values(change, message, generator):
         hc_combine_norm(**arguments)
 
 
+def test_rows_to_be_written_must_lie_apart(generator):
+    arguments = inputs(3, 64, generator)
+    one = torch.empty(1, 64, dtype=torch.bfloat16, device=generator.device)
+    with pytest.raises(KernelArgumentError, match="out: row stride 0, expected at least 64"):
+        hc_combine_norm(*arguments, out=one.expand(3, 64))
+
+
 def test_support_is_a_question_of_the_device(device):
     assert api.is_supported(torch.zeros(1, device=device))
     assert not api.is_supported(torch.zeros(1, device="meta"))

@@ -137,6 +137,12 @@ def test_refusals_name_both_values(change, message, generator):
         hc_post(**arguments)
 
 
+def test_rows_to_be_written_must_lie_apart(generator):
+    arguments = inputs(3, 64, generator)
+    with pytest.raises(KernelArgumentError, match="out: row stride 0, expected at least 256"):
+        hc_post(*arguments, out=arguments[0][:1].expand(3, 4, 64))
+
+
 def test_the_benchmarks_gate_sees_nan_behind_any_row(generator):
     arguments = inputs(700, 16, generator)
     mixed = reference.hc_post(*arguments)

@@ -9,6 +9,7 @@ from sparkserve_kernels.checks import (
     require_contiguous,
     require_dtype,
     require_multiple,
+    require_rows_apart,
     require_same_device,
     require_shape,
 )
@@ -103,6 +104,7 @@ def _check(
         elif rows:
             require_contiguous(f"row of {name}", tensor[0])
             require_multiple(f"row stride of {name}", tensor.stride(0), 8)
+    require_rows_apart("out", out)
     require_same_device(**named)
 
 

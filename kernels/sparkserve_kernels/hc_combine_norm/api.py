@@ -10,6 +10,7 @@ from sparkserve_kernels.checks import (
     require_contiguous_rows,
     require_dtype,
     require_multiple,
+    require_rows_apart,
     require_same_device,
     require_shape,
 )
@@ -93,6 +94,7 @@ def _check(
         require_contiguous("row of residual", residual[0])
         require_multiple("row stride of residual", residual.stride(0), 8)
         require_multiple("row stride of out", out.stride(0), 8)
+    require_rows_apart("out", out)
     require_same_device(residual=residual, pre=pre, weight=weight, out=out)
 
 

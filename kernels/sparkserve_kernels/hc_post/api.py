@@ -10,6 +10,7 @@ from sparkserve_kernels.checks import (
     require_contiguous_rows,
     require_dtype,
     require_multiple,
+    require_rows_apart,
     require_same_device,
     require_shape,
 )
@@ -94,6 +95,7 @@ def _check(
         if rows:
             require_contiguous(f"row of {name}", tensor[0])
             require_multiple(f"row stride of {name}", tensor.stride(0), 8)
+    require_rows_apart("out", out)
     require_same_device(residual=residual, x=x, post=post, comb=comb, out=out)
 
 
