@@ -182,6 +182,17 @@ def test_candidate_scores_are_those_of_all_keys(device, generator):
     assert torch.isneginf(found[2]).all()
 
 
+def test_candidates_past_the_last_key_are_none_whatever_a_row_claims_to_see(device, generator):
+    records = draw_keys(48, generator)
+    rows = draw_rows(2, 13, generator)
+    rows[3][:] = 48
+    blocks = torch.tensor([[0, 1, 2, 5], [1, 3, 4, -1]], dtype=torch.int32, device=device)
+    given = (*rows[:3], KeyRecords.packed(records[:13]), rows[3])
+    found = candidate_scores(*given, blocks=blocks)
+    assert same_bits(found, reference.candidate_scores(*given, blocks=blocks))
+    assert torch.isfinite(found).sum(dim=1).tolist() == [13, 5]
+
+
 # numpy, on which the interpreter computes, warns of NaN.
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 def test_a_record_with_a_scale_of_nan_scores_nan(device, generator):

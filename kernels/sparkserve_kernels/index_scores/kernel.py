@@ -245,7 +245,7 @@ def request_of(row, row_starts, requests, REQUESTS: tl.constexpr):
 def candidate_scores_kernel(
     queries, query_scales, weights, keys, key_scales, table, row_starts, visible, blocks, scores,
     query_stride, scale_stride, weight_stride, key_stride, key_scale_stride, table_stride,
-    block_stride, score_stride, row_begin, requests, block_count,
+    block_stride, score_stride, row_begin, requests, block_count, key_count,
     REQUESTS: tl.constexpr, PAGED: tl.constexpr, SLOTS: tl.constexpr, SCALED: tl.constexpr,
     SIZE: tl.constexpr, BK: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
@@ -253,13 +253,13 @@ def candidate_scores_kernel(
 
     Row 0 of all row tensors is row row_begin of row_starts. blocks: [rows, block_count] int32, -1
     for none; scores: [rows, block_count * SIZE] fp32, -inf where the block is none or the key is
-    not visible.
+    not visible. No key from key_count on is visible, whatever a row claims to see.
     """
     column = tl.program_id(1) * BK + tl.arange(0, BK)
     row = tl.program_id(0).to(tl.int64)
     there = column < block_count * SIZE
     block = tl.load(blocks + row * block_stride + column // SIZE, mask=there, other=-1)
-    bound = tl.load(visible + row)
+    bound = tl.minimum(tl.load(visible + row), key_count)
     n = block * SIZE + column % SIZE
     # By the block first: the key of a block that does not exist may pass 2^31.
     sees = (block >= 0) & (block < tl.cdiv(bound, SIZE)) & (n < bound)

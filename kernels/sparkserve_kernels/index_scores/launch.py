@@ -166,6 +166,7 @@ def launch_candidates(
         lines.begin,
         lines.requests if lines.row_starts is not None else 0,
         blocks.shape[1],
+        keys.capacity,
         REQUESTS=triton.next_power_of_2(max(lines.requests, 1)),
         PAGED=places.paged,
         SLOTS=places.slots,

@@ -83,7 +83,8 @@ def _scores(tile: ScoreTile, *, scaled: bool, paged: bool, ragged: bool) -> Ship
 
 def _candidates(target: Target, *, paged: bool) -> Shipped:
     tile = CANDIDATE_TILES[target.family]
-    integers = (*_STRIDES, "block_stride", "score_stride", "row_begin", "requests", "block_count")
+    counts = ("row_begin", "requests", "block_count", "key_count")
+    integers = (*_STRIDES, "block_stride", "score_stride", *counts)
     return Shipped(
         label=f"candidates {tile.keys} keys {'pages' if paged else 'records'}",
         kernel=candidate_scores_kernel,
