@@ -52,9 +52,10 @@ def mxfp8_linear(
     Returns:
         (M, N) bf16, contiguous and new. Within 2e-3 (relative L2 of many outputs of like size) of
         float64 on the dequantised operands: nearly all of it is the rounding to bf16, which can
-        move a single output by 2^-8 of itself. Runs repeat bit for bit; a row's bits depend on that row and on the bucket that
-        rows_hint (or M) falls into, nothing else; padding K to the next multiple of 128 with
-        zeros changes none.
+        move a single output by 2^-8 of itself. Runs repeat bit for bit; a row's bits depend on
+        that row and, for one layer, on the bucket that rows_hint (or M) falls into, nothing else
+        (a slice of its columns may be summed in another order); padding K to the next multiple of
+        128 with zeros changes none.
 
     Raises:
         KernelArgumentError: a wrong shape, dtype, layout or device, x_scales without a quantised
