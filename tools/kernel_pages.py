@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,10 +40,18 @@ def _operation(meta: OpMeta) -> list[str]:
     lines = [f"## `{meta.name}`", "", f"{meta.summary[0].upper()}{meta.summary[1:]}.", ""]
     lines += [f"Run on: {ran or 'no GPU yet'}. Tests: `{meta.test}`.", ""]
     found = dict(_functions(meta.name))
-    for entry in meta.entry_points:
+    for entry in (*meta.entry_points, *_named(meta.entry_points, found)):
         declared, text = found[entry]
         lines += ["```python", declared, "", *inspect.cleandoc(text).splitlines(), "```", ""]
     return lines
+
+
+def _named(entries: tuple[str, ...], found: dict[str, tuple[str, str]]) -> list[str]:
+    """Classes that the entry points' signatures name, so that a caller can make their arguments."""
+    signatures = " ".join(found[entry][0] for entry in entries)
+    words = set(re.findall(r"\w+", signatures))
+    classes = [name for name, (declared, _) in found.items() if declared.startswith("class ")]
+    return [name for name in classes if name in words and name not in entries]
 
 
 def _functions(name: str) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -71,7 +80,21 @@ def _declared(path: Path) -> Iterator[tuple[str, tuple[str, str]]]:
             arguments = _wrapped(node.name, ast.unparse(node.args), returns)
             yield node.name, (arguments, ast.get_docstring(node) or "")
         elif isinstance(node, ast.ClassDef):
-            yield node.name, (f"class {node.name}", ast.get_docstring(node) or "")
+            yield node.name, (_class(node), ast.get_docstring(node) or "")
+
+
+def _class(node: ast.ClassDef) -> str:
+    """A class with its fields; what a field's own docstring says becomes a comment."""
+    lines = [f"class {node.name}:"]
+    for item, after in zip(node.body, [*node.body[1:], None], strict=True):
+        if not isinstance(item, ast.AnnAssign):
+            continue
+        lines.append(f"    {ast.unparse(item)}")
+        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            lines += [
+                f"    # {line}" for line in inspect.cleandoc(str(after.value.value)).splitlines()
+            ]
+    return "\n".join(lines)
 
 
 def _wrapped(name: str, arguments: str, returns: str) -> str:
