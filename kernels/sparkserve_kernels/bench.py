@@ -6,6 +6,7 @@ import argparse
 import gc
 import json
 import math
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -31,7 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--op", action="append", choices=registry.names(), help="only this op")
     parser.add_argument("--json", action="store_true", help="print JSON Lines")
     parser.add_argument("--baseline", type=Path, help="compare with this JSONL; 15 %% slower fails")
-    parser.add_argument("--write-baseline", type=Path, help="write the results as a new baseline")
+    parser.add_argument(
+        "--write-baseline", type=Path, help="write a run without faults as baseline"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the inputs (default 0)")
     chosen = parser.parse_args(arguments)
     import torch
@@ -43,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     from sparkserve_kernels.bench_timing import read_bandwidth_gbs
 
+    if chosen.write_baseline is not None and chosen.op:
+        parser.error("--write-baseline with --op: a baseline holds every op")
     baseline = None
     if chosen.baseline is not None:
         try:
@@ -57,10 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for case in cases:
         records.append(run(case, bandwidth, chosen.seed))
         _show(records[-1], as_json=chosen.json)
-    if chosen.write_baseline is not None:
-        text = "".join(json.dumps(record) + "\n" for record in records)
-        chosen.write_baseline.write_text(text, encoding="utf-8")
     faults = [fault for record in records for fault in record.get("faults", ())]
+    if chosen.write_baseline is not None and not faults:
+        write_baseline(chosen.write_baseline, records)
     if baseline is not None:
         faults += regressions(records, baseline)
     for fault in faults:
@@ -179,9 +183,22 @@ def read_baseline(path: Path, gpu: str) -> dict[tuple[str, str], Record]:
     return found
 
 
+def write_baseline(path: Path, records: Sequence[Record]) -> None:
+    """Put a run without faults in a baseline's place, whole or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    with part.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
 def regressions(records: Sequence[Record], baseline: dict[tuple[str, str], Record]) -> list[str]:
-    """What got slower by more than 15 %, or has no baseline."""
-    faults = []
+    """What got slower by more than 15 %, has no baseline, or is in the baseline alone."""
+    ran = {(record["op"], record["case"]) for record in records if record["kind"] == "result"}
+    ops = {op for op, _ in ran}
+    gone = [key for key in baseline if key[0] in ops and key not in ran]
+    faults = [f"{op} {case}: in the baseline, and no case any more" for op, case in gone]
     for record in records:
         if "time_us" not in record:
             continue

@@ -155,6 +155,23 @@ class TestBaseline:
             "twice new: not in the baseline"
         ]
 
+    def test_a_case_that_is_gone_is_a_fault_where_its_op_ran(self):
+        before = {
+            ("twice", "rows=6"): self.result(1.0),
+            ("twice", "gone"): self.result(1.0, "gone"),
+            ("other", "rows=6"): self.result(1.0, op="other"),
+        }
+        assert bench.regressions([self.result(1.0)], before) == [
+            "twice gone: in the baseline, and no case any more"
+        ]
+
+    def test_a_baseline_is_replaced_whole(self, tmp_path):
+        path = tmp_path / "gpu.jsonl"
+        path.write_text("before")
+        bench.write_baseline(path, [self.result(1.0), self.result(2.0, "rows=7")])
+        assert path.read_text() == self.lines(self.result(1.0), self.result(2.0, "rows=7"))
+        assert [entry.name for entry in tmp_path.iterdir()] == ["gpu.jsonl"]
+
     def test_what_was_not_timed_is_no_regression(self):
         red = {"kind": "result", "op": "twice", "case": "rows=6", "gate": "red", "faults": ["x"]}
         assert bench.regressions([{"kind": "conditions"}, red], {}) == []
