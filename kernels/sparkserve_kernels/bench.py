@@ -32,9 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--op", action="append", choices=registry.names(), help="only this op")
     parser.add_argument("--json", action="store_true", help="print JSON Lines")
     parser.add_argument("--baseline", type=Path, help="compare with this JSONL; 15 %% slower fails")
-    parser.add_argument(
-        "--write-baseline", type=Path, help="write a run without faults as baseline"
-    )
+    parser.add_argument("--write-baseline", type=Path, help="keep a run without faults")
     parser.add_argument("--seed", type=int, default=0, help="of the inputs (default 0)")
     chosen = parser.parse_args(arguments)
     import torch

@@ -469,6 +469,12 @@ def test_ranks_together_give_the_whole(generator):
         (lambda p: dataclasses.replace(p, ids=p.ids.long()), "topk_ids: dtype int64"),
         (lambda p: dataclasses.replace(p, ids=p.ids[:1]), r"topk_ids: shape \[1, 2\]"),
         (lambda p: dataclasses.replace(p, weights=p.weights[:, :1]), r"topk_weights: shape"),
+        (
+            lambda p: dataclasses.replace(
+                p, ids=p.ids[:, :1].expand(-1, 33), weights=p.weights[:, :1].expand(-1, 33)
+            ),
+            "33 slots a token, expected at most 32",
+        ),
         (lambda p: dataclasses.replace(p, x=p.x.float()), "x: dtype float32, expected bfloat16"),
         (lambda p: dataclasses.replace(p, x=p.x[:, :96]), "hidden = 96, expected a multiple"),
         (

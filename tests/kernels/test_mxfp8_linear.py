@@ -200,6 +200,16 @@ def test_runs_repeat_and_leave_the_workspace_ready(kind, generator, device):
     assert same_bits(run(x, weight, KINDS[kind]), first)
 
 
+def test_a_workspace_that_a_dead_launch_left_behind_serves_again_once_cleared(generator, device):
+    x, weight = layer(9, 48, 512, generator)
+    workspace = SplitWorkspace.on(device, cells=1 << 14, tiles=64)
+    want = run(x, weight, KINDS["scaled split"])
+    workspace.arrivals.fill_(1)
+    assert not same_bits(run(x, weight, KINDS["scaled split"], workspace=workspace), want)
+    workspace.clear()
+    assert same_bits(run(x, weight, KINDS["scaled split"], workspace=workspace), want)
+
+
 def test_strided_rows_and_unaligned_scales_give_the_same_bits(generator, device):
     x, weight = layer(5, 24, 512, generator)
 

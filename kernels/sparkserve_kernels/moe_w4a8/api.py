@@ -26,7 +26,7 @@ from sparkserve_kernels.moe_w4a8.launch import (
     run,
     split_blocks,
 )
-from sparkserve_kernels.moe_w4a8.plan import Geometry, capacity_for, chunks, tile_slots
+from sparkserve_kernels.moe_w4a8.plan import MAX_SLOTS, Geometry, capacity_for, chunks, tile_slots
 from sparkserve_kernels.moe_w4a8.remap import remap_experts
 from sparkserve_kernels.moe_w4a8.tiles import tile_for
 from sparkserve_kernels.numerics.rules import GROUP
@@ -197,6 +197,8 @@ def check(rows: Rows, experts: Experts) -> Geometry:
         require_same_device(x=rows.x, **{name: tensor})
     if min(geometry.experts, geometry.slots, geometry.inter, hidden) < 1:
         raise KernelArgumentError(f"{geometry}, expected at least 1 of each")
+    if geometry.slots > MAX_SLOTS:
+        raise KernelArgumentError(f"{geometry.slots} slots a token, expected at most {MAX_SLOTS}")
     return geometry
 
 

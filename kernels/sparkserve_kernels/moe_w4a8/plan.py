@@ -25,6 +25,10 @@ PAIR_BLOCK = 64
 """Routes a program of the pairwise planner places."""
 
 
+MAX_SLOTS = 32
+"""Experts of a token: the scratch of a split first product is sized for no more."""
+
+
 @dataclass(frozen=True)
 class Geometry:
     """What does not change from call to call."""

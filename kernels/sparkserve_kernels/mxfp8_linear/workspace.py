@@ -34,6 +34,13 @@ class SplitWorkspace:
             arrivals=torch.zeros(tiles, dtype=torch.int32, device=device),
         )
 
+    def clear(self) -> None:
+        """Start anew after a launch that did not come to its end.
+
+        Its arrivals stay counted, and every later sum of that tile would be wrong.
+        """
+        self.arrivals.zero_()
+
     def require(self, *, cells: int, tiles: int, device: torch.device) -> None:
         """Refuse a call that does not fit.
 
