@@ -98,3 +98,16 @@ def require_multiple(name: str, value: int, of: int) -> None:
     """
     if value % of:
         raise KernelArgumentError(f"{name} = {value}, expected a multiple of {of}")
+
+
+def at_most(name: str, count: int, hint_name: str, hint: int | None) -> int:
+    """A hint that chooses a launch shape, or the count itself where none is given.
+
+    Raises:
+        KernelArgumentError: more than the hint says; naming both.
+    """
+    if hint is None:
+        return count
+    if count > hint:
+        raise KernelArgumentError(f"{name} has {count} rows, expected at most {hint_name} = {hint}")
+    return hint

@@ -5,9 +5,9 @@ import torch
 from sparkserve_kernels.checks import KernelArgumentError
 from sparkserve_kernels.mxfp8_linear import api, benchmark, reference, shapes, tiles
 from sparkserve_kernels.mxfp8_linear.tiles import Tile
-from sparkserve_kernels.mxfp8_linear.workspace import SplitWorkspace
 from sparkserve_kernels.mxfp8_quant.api import mxfp8_quant
 from sparkserve_kernels.numerics.rules import mxfp8_dequantise
+from sparkserve_kernels.split_k import MAX_CELLS, MAX_TILES, SplitWorkspace
 from sparkserve_kernels.target import SPARK, target_of
 
 from tests.kernels.numeric import relative_l2, same_bits, untouched_zeros
@@ -164,6 +164,25 @@ def test_rows_hint_gives_a_row_the_bits_of_its_batch(generator):
         assert same_bits(alone, whole[part])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_share_of_the_columns_has_the_bits_of_the_whole_in_the_same_shape(kind, generator):
+    x, weight = layer(5, 48, 512, generator)
+    share = (weight[0][16:], weight[1][16:])
+    assert same_bits(run(x, share, KINDS[kind]), run(x, weight, KINDS[kind])[:, 16:])
+
+
+def test_columns_hint_chooses_the_launch_shape_of_the_whole_layer(generator, monkeypatch):
+    """Alone, a narrow share splits K otherwise and adds in another order."""
+    x, weight = layer(6, 64, 4096, generator)
+    taken = []
+    monkeypatch.setattr(api, "launch", lambda *a, **_: taken.append(a[3]))
+    api.mxfp8_linear(x[0], *weight, x_scales=x[1], columns_hint=1536)
+    api.mxfp8_linear(x[0], *weight, x_scales=x[1])
+    family = target_of(x[0]).family
+    assert taken == [tiles.tile_for(family, 6, columns, 4096) for columns in (1536, 64)]
+    assert taken[0] != taken[1]
+
+
 def test_rows_hint_chooses_the_launch_shape(generator, monkeypatch):
     x, weight = layer(2, 40, 288, generator)
     taken = []
@@ -268,6 +287,7 @@ def test_refusals_name_both_values(generator, device):
         ((x[0], *weight), {"x_scales": x[1][:, :1]}, r"x_scales: shape \[4, 1\]"),
         ((rows, weight[0], weight[1][:7]), {}, r"weight_scales: shape \[7, 2\], expected \[8, 2\]"),
         ((rows, *weight), {"rows_hint": 3}, "4 rows, expected at most rows_hint = 3"),
+        ((rows, *weight), {"columns_hint": 5}, "weight has 8 rows, expected at most columns_hint"),
         ((rows, *weight), {"bias": torch.zeros(9)}, r"bias: shape \[9\], expected \[8\]"),
         ((rows[:, :0], weight[0][:, :0], weight[1][:, :0]), {}, "K = 0, expected at least 32"),
         ((rows[:, :33], weight[0][:, :33], weight[1]), {}, "K = 33, expected a multiple of 32"),
@@ -310,8 +330,8 @@ def test_launch_shapes_fit_the_workspace_and_do_not_see_padding_to_128():
                 count = -(-bucket // tile.rows) * -(-columns // tile.columns)
                 if tile.split > 1:
                     cells = count * tile.split * tile.rows * tile.columns
-                    assert cells <= tiles.MAX_CELLS
-                    assert count <= tiles.MAX_TILES
+                    assert cells <= MAX_CELLS
+                    assert count <= MAX_TILES
 
 
 def test_spark_starts_with_the_tiles_of_the_specification():

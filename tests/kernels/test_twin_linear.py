@@ -3,8 +3,8 @@ import dataclasses
 import pytest
 import torch
 from sparkserve_kernels.checks import KernelArgumentError
-from sparkserve_kernels.mxfp8_linear.workspace import SplitWorkspace
 from sparkserve_kernels.mxfp8_quant.api import mxfp8_quant
+from sparkserve_kernels.split_k import SplitWorkspace
 from sparkserve_kernels.twin_linear import api, reference
 from sparkserve_kernels.twin_linear.shipped import LAYERS
 from sparkserve_kernels.twin_linear.tiles import Tile, tile_for

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkserve_kernels.checks import (
     KernelArgumentError,
+    at_most,
     require_contiguous,
     require_contiguous_rows,
     require_dtype,
@@ -20,7 +21,7 @@ from sparkserve_kernels.target import supports, target_of
 if TYPE_CHECKING:
     import torch
 
-    from sparkserve_kernels.mxfp8_linear.workspace import SplitWorkspace
+    from sparkserve_kernels.split_k import SplitWorkspace
 
 
 def is_supported(x: torch.Tensor) -> bool:
@@ -36,6 +37,7 @@ def mxfp8_linear(
     x_scales: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     rows_hint: int | None = None,
+    columns_hint: int | None = None,
     workspace: SplitWorkspace | None = None,
 ) -> torch.Tensor:
     """Multiply MXFP8 rows by the transpose of an MXFP8 weight, with fp32 sums and bf16 results.
@@ -47,6 +49,8 @@ def mxfp8_linear(
     x_scales: (M, K/32), uint8 (e8m0), linear; with a quantised x only.
     bias: (N,), bf16 or fp32.
     rows_hint: rows by which the launch shape is chosen, where a caller shares the rows out.
+    columns_hint: the same of N, where ranks share the columns of one layer out: each then gives
+        the bits of the whole layer.
     workspace: of the caller's stream, for calls that split K; None allocates and clears one.
 
     Returns:
@@ -54,12 +58,12 @@ def mxfp8_linear(
         float64 on the dequantised operands: nearly all of it is the rounding to bf16, which can
         move a single output by 2^-8 of itself. Runs repeat bit for bit; a row's bits depend on
         that row and, for one layer, on the bucket that rows_hint (or M) falls into, nothing else
-        (a slice of its columns may be summed in another order); padding K to the next multiple of
-        128 with zeros changes none.
+        (a slice of the columns may be summed in another order, unless columns_hint names the
+        whole layer's N); padding K to the next multiple of 128 with zeros changes none.
 
     Raises:
         KernelArgumentError: a wrong shape, dtype, layout or device, x_scales without a quantised
-            x or the other way round, more rows than rows_hint, too small a workspace.
+            x or the other way round, more rows or columns than their hint, too small a workspace.
         UnsupportedDevice: no kernel for where x lies.
 
     Notes:
@@ -67,17 +71,15 @@ def mxfp8_linear(
         refused. A weight scale of 255 (e8m0's NaN, never emitted) gives no finite result.
     """
     _check(x, weight, weight_scales, x_scales=x_scales, bias=bias)
-    rows = x.shape[0]
-    hint = rows if rows_hint is None else rows_hint
-    if rows > hint:
-        raise KernelArgumentError(f"x has {rows} rows, expected at most rows_hint = {hint}")
+    columns, k = weight.shape
+    rows_at_most = at_most("x", x.shape[0], "rows_hint", rows_hint)
+    columns_at_most = at_most("weight", columns, "columns_hint", columns_hint)
     import torch
 
-    columns, k = weight.shape
-    out = torch.empty((rows, columns), dtype=torch.bfloat16, device=x.device)
+    out = torch.empty((x.shape[0], columns), dtype=torch.bfloat16, device=x.device)
     if out.numel() == 0:
         return out
-    tile = tile_for(target_of(x).family, hint, columns, k)
+    tile = tile_for(target_of(x).family, rows_at_most, columns_at_most, k)
     if x_scales is None and not tile.fuse:
         from sparkserve_kernels.mxfp8_quant.api import mxfp8_quant
 
@@ -208,7 +210,7 @@ def _kernel_of(tile: Tile) -> Any:
 def _shared_memory_of_programs(
     out: torch.Tensor, tile: Tile, tiles: int, workspace: SplitWorkspace | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    from sparkserve_kernels.mxfp8_linear.workspace import SplitWorkspace
+    from sparkserve_kernels.split_k import SplitWorkspace
 
     if tile.split == 1:
         return out, out

@@ -7,9 +7,9 @@ import torch
 from sparkserve_kernels.bench_case import Bar, BenchCase, Work
 from sparkserve_kernels.mxfp8_linear import api, reference
 from sparkserve_kernels.mxfp8_linear.shapes import LAYERS
-from sparkserve_kernels.mxfp8_linear.workspace import SplitWorkspace
 from sparkserve_kernels.mxfp8_quant.api import mxfp8_quant
 from sparkserve_kernels.numerics.rules import mxfp8_dequantise, mxfp8_quantise
+from sparkserve_kernels.split_k import SplitWorkspace
 
 MAX_RELATIVE_L2 = 2e-3
 BIG = Bar(read_fraction=0.65, speedup=1.4)

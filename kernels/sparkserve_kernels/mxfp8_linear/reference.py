@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from sparkserve_kernels.mxfp8_linear.workspace import SplitWorkspace
 from sparkserve_kernels.numerics.elements import bf16_round
 from sparkserve_kernels.numerics.rules import mxfp8_dequantise, mxfp8_quantise
+from sparkserve_kernels.split_k import SplitWorkspace
 
 
 def mxfp8_linear(
@@ -17,13 +17,14 @@ def mxfp8_linear(
     x_scales: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     rows_hint: int | None = None,
+    columns_hint: int | None = None,
     workspace: SplitWorkspace | None = None,
 ) -> torch.Tensor:
     """Products of the dequantised operands in fp32, rounded to bf16; see ``api.mxfp8_linear``.
 
-    rows_hint, workspace: of no effect here.
+    rows_hint, columns_hint, workspace: of no effect here.
     """
-    del rows_hint, workspace
+    del rows_hint, columns_hint, workspace
     return bf16_round(
         exact(x, weight, weight_scales, x_scales=x_scales, bias=bias, dtype=torch.float32)
     )

@@ -10,16 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from sparkserve_kernels.split_k import MAX_CELLS, MAX_TILES
 from sparkserve_kernels.target import Family
 
 Kind = Literal["scaled", "few", "many"]
 """Kernel: ``scaled`` on the Spark; ``few`` and ``many`` rows on a Hopper."""
 
 PAD = 128
-MAX_CELLS = 1 << 22
-"""fp32 partial sums that one call may leave in a workspace."""
-MAX_TILES = 1 << 14
-"""Tiles that one split call may have."""
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ import torch
 
 from sparkserve_kernels.checks import (
     KernelArgumentError,
+    at_most,
     require_contiguous_rows,
     require_dtype,
     require_same_device,
     require_shape,
 )
-from sparkserve_kernels.mxfp8_linear.workspace import SplitWorkspace
 from sparkserve_kernels.numerics.scales import swizzled_bytes
+from sparkserve_kernels.split_k import SplitWorkspace
 from sparkserve_kernels.target import supports, target_of
 from sparkserve_kernels.twin_linear.tiles import Tile, in_words, tile_for
 from sparkserve_kernels.twin_linear.twin import (
@@ -137,9 +138,7 @@ def _rows(x: torch.Tensor, twin: Twin) -> torch.Tensor:
 
 
 def _tile(rows: torch.Tensor, twin: Twin, rows_hint: int | None) -> Tile:
-    hint = len(rows) if rows_hint is None else rows_hint
-    if len(rows) > hint:
-        raise KernelArgumentError(f"x has {len(rows)} rows, expected at most rows_hint = {hint}")
+    hint = at_most("x", len(rows), "rows_hint", rows_hint)
     return tile_for(target_of(rows).family, hint, twin.shape)
 
 

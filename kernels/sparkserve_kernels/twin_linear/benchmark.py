@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from sparkserve_kernels.bench_case import Bar, BenchCase, Work
-from sparkserve_kernels.mxfp8_linear.workspace import SplitWorkspace
+from sparkserve_kernels.split_k import SplitWorkspace
 from sparkserve_kernels.twin_linear import api
 from sparkserve_kernels.twin_linear.shipped import LAYERS
 from sparkserve_kernels.twin_linear.twin import Twin, restore_weight

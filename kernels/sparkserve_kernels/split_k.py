@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from sparkserve_kernels.checks import KernelArgumentError, require_contiguous, require_dtype
-from sparkserve_kernels.mxfp8_linear.tiles import MAX_CELLS, MAX_TILES
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_CELLS = 1 << 22
+"""fp32 partial sums that one call may leave in a workspace."""
+MAX_TILES = 1 << 14
+"""Tiles that one split call may have."""
 
 
 @dataclass(frozen=True)
 class SplitWorkspace:
     """Partial sums, and how many programs of each tile have arrived.
 
-    Whoever calls ``mxfp8_linear`` again and again keeps one per stream: calls that may run at the
+    Whoever calls a linear again and again keeps one per stream: calls that may run at the
     same time must not share it. Every call leaves all arrivals at 0, so it can be captured in a
     CUDA graph and needs no clearing.
     """
@@ -29,6 +35,8 @@ class SplitWorkspace:
         cls, device: torch.device, *, cells: int = MAX_CELLS, tiles: int = MAX_TILES
     ) -> SplitWorkspace:
         """A workspace for any call (16 MiB), or of just so many partial sums and tiles."""
+        import torch
+
         return cls(
             partials=torch.empty(cells, dtype=torch.float32, device=device),
             arrivals=torch.zeros(tiles, dtype=torch.int32, device=device),
@@ -52,6 +60,8 @@ class SplitWorkspace:
                 f"workspace of {self.partials.numel()} partial sums and {self.arrivals.numel()} "
                 f"tiles, expected at least {cells} and {tiles}"
             )
+        import torch
+
         require_dtype("workspace.partials", self.partials, torch.float32)
         require_dtype("workspace.arrivals", self.arrivals, torch.int32)
         for name, part in (("partials", self.partials), ("arrivals", self.arrivals)):
