@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             baseline = read_baseline(chosen.baseline, torch.cuda.get_device_name())
         except (OSError, ValueError) as bad:
-            parser.error(str(bad))
+            parser.error(f"{bad}\nhint: make one with --write-baseline {chosen.baseline}")
     # All modules are imported before minutes are spent on the first of them.
     cases = [case for op in chosen.op or registry.names() for case in cases_of(op)]
     bandwidth = read_bandwidth_gbs()
@@ -162,20 +162,27 @@ def read_baseline(path: Path, gpu: str) -> dict[tuple[str, str], Record]:
     """Results of an earlier run on the same kind of GPU, by op and case.
 
     Raises:
-        ValueError: a line that is no JSON, with its number; or the run was on another GPU, or
-            does not say on which.
+        OSError: it cannot be read. ValueError: a line that is no record of a benchmark, with its
+            number; or the run was on another GPU, or does not say on which.
     """
     found: dict[tuple[str, str], Record] = {}
     of = "no GPU"
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as bad:
+        raise ValueError(f"{path}: no text in UTF-8 ({bad})") from bad
+    for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as bad:
-            raise ValueError(f"{path}:{number}: no JSON ({bad})") from bad
-        if record.get("kind") == "conditions":
-            of = record["gpu"]
-        if record.get("kind") == "result" and "time_us" in record:
-            found[record["op"], record["case"]] = record
+            if record["kind"] == "conditions":
+                of = record["gpu"]
+            elif "time_us" in record:
+                float(record["time_us"]["p50"])
+                found[record["op"], record["case"]] = record
+        except (ValueError, TypeError, KeyError) as bad:
+            raise ValueError(
+                f"{path}:{number}: {line[:60]!r}, expected a record that this benchmark wrote"
+            ) from bad
     if of != gpu:
         raise ValueError(f"{path}: a baseline of {of}, expected one of {gpu}")
     return found

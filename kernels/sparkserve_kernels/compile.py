@@ -51,6 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         target = parse_arch(chosen.arch)
     except ValueError as bad:
         parser.error(str(bad))
+    if chosen.table is not None and chosen.op and chosen.table.exists():
+        parser.error(f"--table {chosen.table}: exists, and would hold {chosen.op} alone")
+    if chosen.table is not None and not chosen.table.parent.is_dir():
+        parser.error(f"--table {chosen.table}: no folder {chosen.table.parent}")
     rows = compile_all(chosen.op or registry.names(), target, jobs=chosen.jobs)
     for row in rows:
         sys.stdout.write((json.dumps(row) if chosen.json else _line(row)) + "\n")
@@ -58,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen.table.write_text(markdown(rows, chosen.arch), encoding="utf-8")
     faulty = sum(bool(row["faults"]) for row in rows)
     sys.stderr.write(f"{len(rows)} forms for {chosen.arch}, {faulty} may not ship\n")
+    if chosen.op and not rows:
+        sys.stderr.write(f"{', '.join(chosen.op)}: no kernel of its own\n")
     # An op may have no kernel of its own; all ops together without one means that none was found.
     nothing_found = not rows and chosen.op is None
     return 1 if faulty or nothing_found else 0
@@ -139,7 +145,7 @@ def markdown(rows: Sequence[Row], arch: str) -> str:
         f"{SHARED_LIMIT_BYTES[target.capability[0]]:,} bytes of shared memory, no spill, no stack. "
         "*Scaled* counts block-scaled matrix instructions (QMMA.SF), *other* all other matrix "
         "instructions, *async* 16-byte asynchronous loads, *prefetch* bulk prefetches to the L2. "
-        "What runs this fast is not said here: "
+        "How fast they run is not said here: "
         "nobody has measured these kernels on a Spark yet.",
         "",
         "| op | form | " + " | ".join(COLUMNS) + " |",

@@ -192,10 +192,19 @@ class TestBaseline:
         with pytest.raises(ValueError, match="a baseline of no GPU, expected one of Another"):
             bench.read_baseline(path, "Another")
 
-    def test_a_broken_line_is_named(self, tmp_path):
+    @pytest.mark.parametrize(
+        "line", ["{", "", "3", "[1]", '{"kind": "conditions"}', '{"kind": "result", "time_us": {}}']
+    )
+    def test_a_broken_line_is_named(self, tmp_path, line):
         path = tmp_path / "gpu.jsonl"
-        path.write_text(self.lines({"kind": "conditions", "gpu": "A GPU"}) + "{\n")
-        with pytest.raises(ValueError, match=r"gpu\.jsonl:2: no JSON"):
+        path.write_text(self.lines({"kind": "conditions", "gpu": "A GPU"}) + f"{line}\n")
+        with pytest.raises(ValueError, match=r"gpu\.jsonl:2: .*, expected a record"):
+            bench.read_baseline(path, "A GPU")
+
+    def test_a_file_that_is_no_text_is_named(self, tmp_path):
+        path = tmp_path / "gpu.jsonl"
+        path.write_bytes(b"\xff\xfe")
+        with pytest.raises(ValueError, match=r"gpu\.jsonl: no text in UTF-8"):
             bench.read_baseline(path, "A GPU")
 
 
