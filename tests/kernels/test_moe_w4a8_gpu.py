@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from sparkserve_kernels.moe_w4a8 import plan
 from sparkserve_kernels.moe_w4a8.api import Geometry, make_scratch
-from sparkserve_kernels.moe_w4a8.kernel_hopper import decode, decode_codes
+from sparkserve_kernels.moe_w4a8.kernel_products import decode, decode_codes
 from sparkserve_kernels.moe_w4a8.tiles import tile_for
 from sparkserve_kernels.numerics.elements import e2m1_decode
 

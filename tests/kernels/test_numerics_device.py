@@ -49,13 +49,21 @@ def of_fp32(x_ptr, out_ptr, size, WHAT: tl.constexpr, INTERPRETED: tl.constexpr,
 
 
 @triton.jit
-def of_codes(x_ptr, out_ptr, WHAT: tl.constexpr, N: tl.constexpr):
+def of_codes(x_ptr, out_ptr, WHAT: tl.constexpr, INTERPRETED: tl.constexpr, N: tl.constexpr):
     at = tl.program_id(0) * N + tl.arange(0, N)
     x = tl.load(x_ptr + at)
     if WHAT == "e4m3_value":
         y = kernel.e4m3_value(x)
+    elif WHAT == "e4m3_to_fp16_on":
+        y = kernel.e4m3_to_fp16_on(x, INTERPRETED).to(tl.float32)
+    elif WHAT == "e4m3_to_fp16_on of fp8":
+        y = kernel.e4m3_to_fp16_on(x.to(tl.float8e4nv, bitcast=True), INTERPRETED).to(tl.float32)
     elif WHAT == "e8m0_value":
         y = kernel.e8m0_value(x)
+    elif WHAT == "exponent_value of uint32":
+        y = kernel.exponent_value(x.to(tl.uint32))
+    elif WHAT == "exponent_value of int32":
+        y = kernel.exponent_value(x.to(tl.int32))
     elif WHAT == "e2m1_value":
         y = kernel.e2m1_value(x)
     elif WHAT == "e2m1_to_e4m3_bits":
@@ -81,7 +89,7 @@ def device_codes(what, x, dtype):
 def device_values(what, codes):
     out = torch.empty(codes.shape, dtype=torch.float32, device=codes.device)
     block = min(len(codes), BLOCK)
-    of_codes[(len(codes) // block,)](codes, out, WHAT=what, N=block)
+    of_codes[(len(codes) // block,)](codes, out, WHAT=what, INTERPRETED=not GPU, N=block)
     return out
 
 
@@ -153,11 +161,19 @@ class TestCodes:
         wanted = getattr(reference, what)(codes).float().nan_to_num(nan=1e30)
         assert same_bits(device_values(what, codes).nan_to_num(nan=1e30), wanted)
 
-    def test_e4m3_is_what_torch_calls_so(self, device):
+    @pytest.mark.parametrize("what", ["e4m3_value", "e4m3_to_fp16_on", "e4m3_to_fp16_on of fp8"])
+    def test_e4m3_is_what_torch_calls_so(self, what, device):
         codes = torch.arange(256, dtype=torch.int32, device=device).to(torch.uint8)
         wanted = codes.view(torch.float8_e4m3fn).float()
-        have = device_values("e4m3_value", codes)
+        have = device_values(what, codes)
         assert same_bits(have.nan_to_num(nan=9), wanted.nan_to_num(nan=9))
+
+    @pytest.mark.parametrize("dtype", ["uint32", "int32"])
+    def test_an_exponent_is_a_scale_byte_whose_last_code_is_infinite(self, dtype, device):
+        codes = torch.arange(256, dtype=torch.int32, device=device).to(torch.uint8)
+        wanted = reference.e8m0_value(codes).float()
+        wanted[255] = torch.inf
+        assert same_bits(device_values(f"exponent_value of {dtype}", codes), wanted)
 
     def test_packing_comes_back(self, device):
         codes = torch.arange(256, dtype=torch.int32, device=device).to(torch.uint8)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sparkserve_kernels.moe_w4a8 import kernel, kernel_hopper
+from sparkserve_kernels.moe_w4a8 import kernel, kernel_hopper, kernel_plan
 from sparkserve_kernels.moe_w4a8.plan import PAIR_BLOCK, Geometry, pairwise, tile_slots
 from sparkserve_kernels.moe_w4a8.tiles import (
     HOPPER_FEW,
@@ -122,11 +122,11 @@ def plan_routes(
     strides = (ids.stride(0), ids.stride(1))
     shape = {"slots": ids.shape[1], "tile": tile}
     if pairwise(routes):
-        kernel.plan_pairs_kernel[(-(-routes // PAIR_BLOCK),)](
+        kernel_plan.plan_pairs_kernel[(-(-routes // PAIR_BLOCK),)](
             ids, order, table, routes, experts, *strides, **shape, BLOCK=PAIR_BLOCK, num_warps=4
         )
         return
-    kernel.plan_experts_kernel[(experts + 1,)](
+    kernel_plan.plan_experts_kernel[(experts + 1,)](
         ids,
         order,
         table,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparkserve_kernels.moe_w4a8 import kernel, kernel_hopper
+from sparkserve_kernels.moe_w4a8 import kernel, kernel_hopper, kernel_plan
 from sparkserve_kernels.moe_w4a8.plan import PAIR_BLOCK, Geometry
 from sparkserve_kernels.moe_w4a8.tiles import (
     PLAN_BLOCK,
@@ -66,14 +66,14 @@ def _planners() -> tuple[Shipped, Shipped]:
     return (
         Shipped(
             "plan, pairs",
-            kernel.plan_pairs_kernel,
+            kernel_plan.plan_pairs_kernel,
             signature,
             {"BLOCK": PAIR_BLOCK},
             **common,
         ),
         Shipped(
             "plan, one program per expert",
-            kernel.plan_experts_kernel,
+            kernel_plan.plan_experts_kernel,
             {**signature, "places": "i32"},
             {"BLOCK": PLAN_BLOCK},
             **common,

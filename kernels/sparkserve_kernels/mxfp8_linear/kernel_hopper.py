@@ -15,7 +15,13 @@ import triton
 import triton.language as tl
 
 from sparkserve_kernels.mxfp8_linear.kernel import finish
-from sparkserve_kernels.numerics.kernel import dot, e4m3_value, mxfp8_quantise_groups, to_fp32
+from sparkserve_kernels.numerics.kernel import (
+    dot,
+    e4m3_to_fp16_on,
+    exponent_value,
+    mxfp8_quantise_groups,
+    to_fp32,
+)
 
 
 @triton.jit
@@ -82,17 +88,17 @@ def few_rows_kernel(
         if FUSED:
             groups = tl.reshape(to_fp32(q), (BM, GROUPS, 32))
             bits, byte = mxfp8_quantise_groups(groups, INTERPRETED)
-            q_half = half(bits.to(tl.float8e4nv, bitcast=True), INTERPRETED)
-            q_scale = tl.trans(scale_values(byte.to(tl.uint32)))
+            q_half = e4m3_to_fp16_on(bits, INTERPRETED)
+            q_scale = tl.trans(exponent_value(byte.to(tl.uint32)))
         else:
-            q_half = tl.reshape(half(q, INTERPRETED), (BM, GROUPS, 32))
+            q_half = tl.reshape(e4m3_to_fp16_on(q, INTERPRETED), (BM, GROUPS, 32))
             q_scale = group_scales(
                 q_scales_ptr, q_scales_at, q_words, step, K, BM, GROUPS, WHOLE, SCALES
             )
         w_scale = group_scales(
             w_scales_ptr, w_scales_at, w_words, step, K, BN, GROUPS, WHOLE, SCALES
         )
-        left = tl.permute(tl.reshape(half(w, INTERPRETED), (BN, GROUPS, 32)), (1, 0, 2))
+        left = tl.permute(tl.reshape(e4m3_to_fp16_on(w, INTERPRETED), (BN, GROUPS, 32)), (1, 0, 2))
         right = tl.permute(q_half, (1, 2, 0))
         part = tl.dot(left, right)
         acc += (part * q_scale[:, None, :]) * w_scale[:, :, None]
@@ -200,17 +206,9 @@ def many_rows_kernel(
 
 
 @triton.jit
-def half(values, INTERPRETED: tl.constexpr):
-    """e4m3 as fp16, exactly."""
-    if INTERPRETED:
-        return e4m3_value(values.to(tl.uint8, bitcast=True)).to(tl.float16)
-    return values.to(tl.float16)
-
-
-@triton.jit
 def widened(values, scale, ROWS: tl.constexpr, GROUPS: tl.constexpr, INTERPRETED: tl.constexpr):
     """e4m3 [ROWS, 32*GROUPS] times scale [GROUPS, ROWS] as bf16."""
-    groups = tl.reshape(half(values, INTERPRETED), (ROWS, GROUPS, 32)).to(tl.float32)
+    groups = tl.reshape(e4m3_to_fp16_on(values, INTERPRETED), (ROWS, GROUPS, 32)).to(tl.float32)
     scaled = groups * tl.trans(scale)[:, :, None]
     return tl.reshape(scaled, (ROWS, GROUPS * 32)).to(tl.bfloat16)
 
@@ -260,11 +258,4 @@ def group_scales(
             # What follows a row's last byte is the next row's first.
             keep = tl.where(group < K // 32, 0xFF, 0).to(tl.uint32)
             scales = tl.permute(bytes_ & keep[None, :], (1, 0))
-    return scale_values(scales)
-
-
-@triton.jit
-def scale_values(bytes_):
-    """fp32 values of e8m0 bytes (uint32); 255 gives an infinity."""
-    bits = tl.maximum(bytes_ << 23, 0x00400000).to(tl.uint32)
-    return bits.to(tl.float32, bitcast=True)
+    return exponent_value(scales)

@@ -242,3 +242,21 @@ def to_bf16_on(x, INTERPRETED: tl.constexpr):
     if INTERPRETED:
         return to_bf16(x)
     return x.to(tl.bfloat16)
+
+
+@triton.jit
+def e4m3_to_fp16_on(codes, INTERPRETED: tl.constexpr):
+    """e4m3 (bits as uint8, or fp8e4nv) as fp16, exactly, by the GPU's own conversion if on one."""
+    if INTERPRETED:
+        return e4m3_value(codes.to(tl.uint8, bitcast=True)).to(tl.float16)
+    return codes.to(tl.float8e4nv, bitcast=True).to(tl.float16)
+
+
+@triton.jit
+def exponent_value(byte):
+    """fp32 2^(byte-127) of an exponent within 0..254 (uint32, or int32 that is not negative).
+
+    255 gives an infinity; ``e8m0_value`` gives NaN, for which it needs more instructions.
+    """
+    bits = tl.maximum(byte << 23, 0x00400000).to(tl.uint32)
+    return bits.to(tl.float32, bitcast=True)

@@ -16,8 +16,10 @@ import triton.language as tl
 
 from sparkserve_kernels.numerics.kernel import (
     dot,
+    e4m3_to_fp16_on,
     e4m3_value,
     e8m0_value,
+    exponent_value,
     mxfp8_quantise,
     round_bf16,
     to_bf16,
@@ -159,9 +161,9 @@ def grouped_kernel(
         byte = load_exponents(exponents_from, step, K, BN, PARTS, WHOLE, WORDS)
         if TWIN:
             x_half, x_scale = normalised(to_fp32(tl.reshape(x, (BM, PARTS, 32))))
-            w_half = tl.reshape(half(w, INTERPRETED), (BN, PARTS, 32))
+            w_half = tl.reshape(e4m3_to_fp16_on(w, INTERPRETED), (BN, PARTS, 32))
             part = tl.dot(tl.permute(w_half, (1, 0, 2)), tl.permute(x_half, (1, 2, 0)))
-            w_scale = tl.trans(power(byte.to(tl.int32)))
+            w_scale = tl.trans(exponent_value(byte))
             acc += (part * tl.trans(x_scale)[:, None, :]) * w_scale[:, :, None]
         else:
             w = scaled(w, byte, BN, PARTS, INTERPRETED)
@@ -256,14 +258,6 @@ def scaled(w, byte, ROWS: tl.constexpr, PARTS: tl.constexpr, INTERPRETED: tl.con
 
 
 @triton.jit
-def half(w, INTERPRETED: tl.constexpr):
-    """e4m3 as fp16, exactly."""
-    if INTERPRETED:
-        return e4m3_value(w.to(tl.uint8, bitcast=True)).to(tl.float16)
-    return w.to(tl.float16)
-
-
-@triton.jit
 def normalised(x):
     """fp32 [rows, parts, 32] as fp16 with its groups' largest in [2^14, 2^15), and their scales.
 
@@ -273,14 +267,7 @@ def normalised(x):
     amax = tl.max(tl.abs(x), axis=2)
     exponent = tl.maximum((amax.to(tl.uint32, bitcast=True) >> 23).to(tl.int32), 14)
     up = ((268 - exponent) << 23).to(tl.uint32).to(tl.float32, bitcast=True)
-    return (x * tl.expand_dims(up, 2)).to(tl.float16), power(exponent - 14)
-
-
-@triton.jit
-def power(byte):
-    """fp32 2^(byte-127) of an exponent (int32) within 0..254."""
-    bits = tl.maximum(byte << 23, 0x00400000)
-    return bits.to(tl.uint32).to(tl.float32, bitcast=True)
+    return (x * tl.expand_dims(up, 2)).to(tl.float16), exponent_value(exponent - 14)
 
 
 @triton.jit
