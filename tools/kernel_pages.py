@@ -12,6 +12,8 @@ from pathlib import Path
 from sparkserve_kernels import registry
 from sparkserve_kernels.meta import OpMeta
 
+_TYPE = re.compile(r"class |\w+ = ")
+
 
 def kernels_page() -> str:
     """Every operation with its entry points as their ``api.py`` declares them."""
@@ -42,16 +44,23 @@ def _operation(meta: OpMeta) -> list[str]:
     found = dict(_functions(meta.name))
     for entry in (*meta.entry_points, *_named(meta.entry_points, found)):
         declared, text = found[entry]
-        lines += ["```python", declared, "", *inspect.cleandoc(text).splitlines(), "```", ""]
+        prose = ["", *inspect.cleandoc(text).splitlines()] if text else []
+        lines += ["```python", declared, *prose, "```", ""]
     return lines
 
 
 def _named(entries: tuple[str, ...], found: dict[str, tuple[str, str]]) -> list[str]:
-    """Classes that the entry points' signatures name, so that a caller can make their arguments."""
-    signatures = " ".join(found[entry][0] for entry in entries)
-    words = set(re.findall(r"\w+", signatures))
-    classes = [name for name, (declared, _) in found.items() if declared.startswith("class ")]
-    return [name for name in classes if name in words and name not in entries]
+    """Types that the entry points' signatures name, and those which these name in turn.
+
+    A caller makes the arguments of a call out of them.
+    """
+    text = " ".join(found[entry][0] for entry in entries)
+    types = {name for name, (declared, _) in found.items() if _TYPE.match(declared)}
+    named: set[str] = set()
+    while new := (types & set(re.findall(r"\w+", text))) - named:
+        named |= new
+        text = " ".join(found[name][0] for name in new)
+    return [name for name in found if name in named and name not in entries]
 
 
 def _functions(name: str) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -81,12 +90,20 @@ def _declared(path: Path) -> Iterator[tuple[str, tuple[str, str]]]:
             yield node.name, (arguments, ast.get_docstring(node) or "")
         elif isinstance(node, ast.ClassDef):
             yield node.name, (_class(node), ast.get_docstring(node) or "")
+        elif isinstance(node, ast.Assign) and " | " in (declared := ast.unparse(node)):
+            # One type or another, such as Keys = KeyRecords | KeyPages.
+            yield ast.unparse(node.targets[0]), (declared, "")
 
 
 def _class(node: ast.ClassDef) -> str:
     """A class with its fields; what a field's own docstring says becomes a comment."""
     lines = [f"class {node.name}:"]
     for item, after in zip(node.body, [*node.body[1:], None], strict=True):
+        if isinstance(item, ast.FunctionDef) and not item.name.startswith("_"):
+            says = (ast.get_docstring(item) or "").partition("\n")[0]
+            arguments = ", ".join(_parts(item.args))
+            marks = [f"    @{ast.unparse(mark)}" for mark in item.decorator_list]
+            lines += ["", *marks, f"    def {item.name}({arguments}): ...", f"    # {says}"]
         if not isinstance(item, ast.AnnAssign):
             continue
         lines.append(f"    {ast.unparse(item)}")
