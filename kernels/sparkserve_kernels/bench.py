@@ -6,7 +6,7 @@ import argparse
 import gc
 import json
 import math
-import os
+import secrets
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from typing import Any
 
 from sparkserve_kernels import registry
 from sparkserve_kernels.bench_case import BenchCase, cases_of
+from sparkserve_kernels.files import write_whole
 
 Record = dict[str, Any]
 REGRESSION = 1.15
@@ -29,12 +30,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "graphs over weights rotated past the L2, beside the strongest stock alternative.",
         epilog="Example: python -m sparkserve_kernels.bench --op mxfp8_linear --json",
     )
-    parser.add_argument("--op", action="append", choices=registry.names(), help="only this op")
+    parser.add_argument(
+        "--op", action="append", metavar="OP", choices=registry.names(), help="only this op"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON Lines")
     parser.add_argument("--baseline", type=Path, help="compare with this JSONL; 15 %% slower fails")
     parser.add_argument("--write-baseline", type=Path, help="keep a run without faults")
-    parser.add_argument("--seed", type=int, default=0, help="of the inputs (default 0)")
+    parser.add_argument("--seed", type=int, help="of the gates' inputs (default: a fresh one)")
     chosen = parser.parse_args(arguments)
+    if chosen.write_baseline is not None and chosen.op:
+        parser.error("--write-baseline with --op: a baseline holds every op\nhint: leave --op out")
     import torch
 
     if not torch.cuda.is_available():
@@ -44,8 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     from sparkserve_kernels.bench_timing import read_bandwidth_gbs
 
-    if chosen.write_baseline is not None and chosen.op:
-        parser.error("--write-baseline with --op: a baseline holds every op")
     baseline = None
     if chosen.baseline is not None:
         try:
@@ -55,14 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # All modules are imported before minutes are spent on the first of them.
     cases = [case for op in chosen.op or registry.names() for case in cases_of(op)]
     bandwidth = read_bandwidth_gbs()
-    records = [conditions(bandwidth)]
+    seed = secrets.randbelow(1 << 31) if chosen.seed is None else chosen.seed
+    records = [{**conditions(bandwidth), "seed": seed}]
     _show(records[0], as_json=chosen.json)
     for case in cases:
-        records.append(run(case, bandwidth, chosen.seed))
+        records.append(run(case, bandwidth, seed))
         _show(records[-1], as_json=chosen.json)
     faults = [fault for record in records for fault in record.get("faults", ())]
     if chosen.write_baseline is not None and not faults:
-        write_baseline(chosen.write_baseline, records)
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        write_whole(chosen.write_baseline, text)
     if baseline is not None:
         faults += regressions(records, baseline)
     for fault in faults:
@@ -186,16 +191,6 @@ def read_baseline(path: Path, gpu: str) -> dict[tuple[str, str], Record]:
     if of != gpu:
         raise ValueError(f"{path}: a baseline of {of}, expected one of {gpu}")
     return found
-
-
-def write_baseline(path: Path, records: Sequence[Record]) -> None:
-    """Put a run without faults in a baseline's place, whole or not at all."""
-    part = path.with_name(f"{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(record) + "\n" for record in records)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def regressions(records: Sequence[Record], baseline: dict[tuple[str, str], Record]) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkserve_kernels import registry
+from sparkserve_kernels.files import write_whole
 from sparkserve_kernels.gate import MAX_REGISTERS, SHARED_LIMIT_BYTES, compile_form, parse_arch
 from sparkserve_kernels.shipped import Shipped, shipped_by
 from sparkserve_kernels.target import Target
@@ -42,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="Example: python -m sparkserve_kernels.compile --arch sm_121a --op mxfp8_linear",
     )
     parser.add_argument("--arch", default="sm_121a", help="sm_121a (GB10, default) or sm_90a")
-    parser.add_argument("--op", action="append", choices=registry.names(), help="only this op")
+    parser.add_argument(
+        "--op", action="append", metavar="OP", choices=registry.names(), help="only this op"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="compiler processes (default 2)")
     parser.add_argument("--json", action="store_true", help="print JSON Lines")
     parser.add_argument("--table", type=Path, help="write the facts as a Markdown page")
@@ -50,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         target = parse_arch(chosen.arch)
     except ValueError as bad:
-        parser.error(str(bad))
+        parser.error(f"{bad}\nhint: --arch sm_121a is a DGX Spark")
+    if chosen.jobs < 1:
+        parser.error(f"--jobs {chosen.jobs}, expected at least 1")
     if chosen.table is not None and chosen.op and chosen.table.exists():
         parser.error(f"--table {chosen.table}: exists, and would hold {chosen.op} alone")
     if chosen.table is not None and not chosen.table.parent.is_dir():
@@ -59,9 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for row in rows:
         sys.stdout.write((json.dumps(row) if chosen.json else _line(row)) + "\n")
     if chosen.table is not None:
-        chosen.table.write_text(markdown(rows, chosen.arch), encoding="utf-8")
+        write_whole(chosen.table, markdown(rows, chosen.arch))
     faulty = sum(bool(row["faults"]) for row in rows)
-    sys.stderr.write(f"{len(rows)} forms for {chosen.arch}, {faulty} may not ship\n")
+    forms = "1 form" if len(rows) == 1 else f"{len(rows)} forms"
+    sys.stderr.write(f"{forms} for {chosen.arch}, {faulty} may not ship\n")
     if chosen.op and not rows:
         sys.stderr.write(f"{', '.join(chosen.op)}: no kernel of its own\n")
     # An op may have no kernel of its own; all ops together without one means that none was found.

@@ -1,5 +1,6 @@
 """The benchmark's rules, on cases and a clock of the tests' own: no GPU takes part."""
 
+import dataclasses
 import json
 import math
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from sparkserve_kernels import bench, bench_case, bench_timing, registry
 from sparkserve_kernels.bench_case import Bar, BenchCase, Work
+from sparkserve_kernels.files import write_whole
 
 BANDWIDTH_GBS = 1000.0
 
@@ -168,7 +170,7 @@ class TestBaseline:
     def test_a_baseline_is_replaced_whole(self, tmp_path):
         path = tmp_path / "gpu.jsonl"
         path.write_text("before")
-        bench.write_baseline(path, [self.result(1.0), self.result(2.0, "rows=7")])
+        write_whole(path, self.lines(self.result(1.0), self.result(2.0, "rows=7")))
         assert path.read_text() == self.lines(self.result(1.0), self.result(2.0, "rows=7"))
         assert [entry.name for entry in tmp_path.iterdir()] == ["gpu.jsonl"]
 
@@ -257,6 +259,30 @@ class TestCommand:
         gpu[0] = case(ours_us=11.6)
         assert bench.main(["--baseline", str(path)]) == 1
         assert "twice rows=6: 11.6 us, expected at most 11.5" in capsys.readouterr().err
+
+    def test_a_run_with_faults_leaves_the_baseline_as_it_was(self, gpu, tmp_path):
+        path = tmp_path / "gpu.jsonl"
+        path.write_text("before")
+        gpu.append(case(error=math.nan, name="red"))
+        assert bench.main(["--write-baseline", str(path)]) == 1
+        assert path.read_text() == "before"
+
+    def test_a_baseline_of_one_op_is_refused(self, gpu, tmp_path, capsys):
+        path = tmp_path / "gpu.jsonl"
+        with pytest.raises(SystemExit):
+            bench.main(["--op", "twice", "--write-baseline", str(path)])
+        assert "a baseline holds every op" in capsys.readouterr().err
+        assert not path.exists()
+
+    def test_inputs_are_drawn_anew_and_the_record_says_from_which_seed(self, gpu, capsys):
+        drawn = []
+        gpu[0] = dataclasses.replace(gpu[0], gate=lambda seed: float(drawn.append(seed) or 0.0))
+        for words in (["--json"], ["--json"], ["--json", "--seed", "7"]):
+            assert bench.main(words) == 0
+        shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [record["seed"] for record in shown if record["kind"] == "conditions"] == drawn
+        assert drawn[0] != drawn[1]
+        assert drawn[2] == 7
 
     def test_a_bad_baseline_is_refused_before_anything_is_timed(self, gpu, clock, tmp_path, capsys):
         with pytest.raises(SystemExit) as ended:

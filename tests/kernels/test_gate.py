@@ -188,6 +188,26 @@ class TestBadKernels:
 
 
 class TestCommand:
+    @pytest.mark.parametrize(
+        ("words", "says"),
+        [
+            (["--arch", "sm_80"], "arch 'sm_80', expected sm_90 or sm_12x\nhint: --arch sm_121a"),
+            (["--jobs", "0"], "--jobs 0, expected at least 1"),
+            (["--table", "missing/page.md"], "no folder missing"),
+            (["--op", "pad_k", "--table", "page.md"], "would hold ['pad_k'] alone"),
+        ],
+    )
+    def test_refusals_come_before_anything_is_compiled(
+        self, words, says, tmp_path, monkeypatch, capsys
+    ):
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "page.md").write_text("of all ops")
+        with pytest.raises(SystemExit) as ended:
+            compiler.main(words)
+        assert ended.value.code == 2
+        assert says in capsys.readouterr().err
+        assert (tmp_path / "page.md").read_text() == "of all ops"
+
     @COMPILES_FOR_SPARK
     def test_it_prints_a_line_per_form_writes_the_page_and_ends_with_zero(self, tmp_path):
         page = tmp_path / "page.md"
@@ -196,7 +216,7 @@ class TestCommand:
             cache=tmp_path, timeout_s=120,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-2000:]
-        assert done.stderr.endswith("1 forms for sm_121a, 0 may not ship\n")
+        assert done.stderr.endswith("1 form for sm_121a, 0 may not ship\n")
         assert done.stdout.startswith("l2_prefetch")
         assert done.stdout.rstrip().endswith("1 ublkpf  ok")
         assert page.read_text().splitlines()[-1].startswith("| l2_prefetch | 64 threads | 2 | 3 | ")
@@ -220,7 +240,7 @@ class TestCommand:
         done = python("-c", script, cache=tmp_path, timeout_s=60)
         assert done.returncode == 1
         assert done.stdout.startswith("FAIL l2_prefetch")
-        assert "1 forms for sm_121a, 1 may not ship" in done.stderr
+        assert "1 form for sm_121a, 1 may not ship" in done.stderr
 
     def test_a_compiler_that_takes_its_process_down_is_a_fault_of_forms(self, monkeypatch):
         class Pool:
