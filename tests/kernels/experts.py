@@ -67,11 +67,12 @@ def problem(rows, geometry, generator, lowest=-1):
     )
 
 
-def run(given, family, capacity=None, x_scales=None, limit=10.0):
+def run(given, family, capacity=None, x_scales=None, limit=10.0, scratch=None):
     """The kernels of one family at one bucket, whatever the device's own is."""
     count = given.x.shape[0]
     capacity = plan.capacity_for(count) if capacity is None else capacity
-    scratch = launch.allocate(count, given.geometry, given.x.device)
+    if scratch is None:
+        scratch = launch.allocate(count, given.geometry, given.x.device)
     out = torch.empty_like(given.x, dtype=torch.bfloat16)
     how = launch.Launch(
         given.geometry, tile_for(capacity, family), limit, given.x.device.type == "cpu"

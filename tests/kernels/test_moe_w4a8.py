@@ -223,6 +223,16 @@ def test_one_scratch_serves_calls_of_any_size(generator):
         assert same_bits(given.call(scratch=scratch), given.call())
 
 
+def test_a_scratch_that_a_dead_call_left_behind_serves_again_once_cleared(generator):
+    given = problem(3, Geometry(2, 2, 256, 32), generator)
+    want = run(given, "hopper")
+    scratch = make_scratch(3, given.geometry, generator.device)
+    scratch.arrivals.fill_(1)
+    assert not same_bits(run(given, "hopper", scratch=scratch), want)
+    scratch.clear()
+    assert same_bits(run(given, "hopper", scratch=scratch), want)
+
+
 def test_a_shard_takes_the_tile_of_all_rows(generator):
     given = problem(3, Geometry(2, 2, 128, 32), generator)
     family = "spark" if given.x.device.type == "cpu" else "hopper"

@@ -68,6 +68,13 @@ class Scratch:
     arrivals: torch.Tensor
     """Flat int32: how many programs have left theirs; all 0 between calls."""
 
+    def clear(self) -> None:
+        """Start anew after a call that did not come to its end.
+
+        Its arrivals stay counted, and later sums would be taken before all their parts are there.
+        """
+        self.arrivals.zero_()
+
 
 def allocate(rows: int, geometry: Geometry, device: torch.device) -> Scratch:
     """Scratch for so many rows, whatever their tile."""
