@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.sglang_server import Rank, serving, wait_until
+from tests.engine.sglang_server import Rank, serving
+from tests.engine.tiny import settled_layers
 
 # Not without its second sentence: the bare question is a near tie of this small model.
 QUESTION = "What is the capital of France? Answer in one short sentence."
@@ -26,8 +27,6 @@ def test_the_demo_model_answers_rightly_while_its_rows_come_from_files(
     rank = Rank(smollm2_root / "checkpoints" / name, tmp_path, smollm2_root / "engram" / name)
     with serving(rank) as server:
         assert "Paris" in server.chat(QUESTION)
-        wait_until(lambda: all(layer["rows_read"] for layer in server.engram_layers()))
-        layers = server.engram_layers()
-        assert [layer["layer"] for layer in layers] == [0, 1]
         # Six columns a token: at the least the question's and the answer's tokens.
-        assert all(layer["ids"] > 6 * 20 for layer in layers)
+        layers = settled_layers(server, ids=6 * 20, rows_read=1)
+        assert [layer["layer"] for layer in layers] == [0, 1]

@@ -62,20 +62,19 @@ def repack(root: Path, folder: Path, layout: Layout, tp: int) -> Path:
     return folder
 
 
-def settled_layers(
-    server: Server, least_ids: int, *, least_prefetched: int = 0
-) -> list[dict[str, Any]]:
+def settled_layers(server: Server, **least: int) -> list[dict[str, Any]]:
     """The layers' figures once the statistics file has caught up with what was asked.
 
-    The file is written every now and then: the ids of the prompt may be in it while those of
+    The file is written every now and then: figures of the prompt may be in it while those of
     the answer are not.
+
+    least: counter -> value that every layer reaches; name each counter that the test judges.
     """
 
     def caught_up() -> bool:
         layers = server.engram_layers()
         return len(layers) == 2 and all(
-            layer["ids"] >= least_ids and layer.get("prefetched", 0) >= least_prefetched
-            for layer in layers
+            layer.get(counter, 0) >= value for layer in layers for counter, value in least.items()
         )
 
     wait_until(caught_up)
