@@ -24,22 +24,13 @@ REGRESSION = 1.15
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Gate and time every case; end with 1 on a red gate, an error or a regression."""
-    parser = argparse.ArgumentParser(
-        prog="python -m sparkserve_kernels.bench",
-        description="Check every kernel against float64 on fresh inputs, then time it in CUDA "
-        "graphs over weights rotated past the L2, beside the strongest stock alternative.",
-        epilog="Example: python -m sparkserve_kernels.bench --op mxfp8_linear --json",
-    )
-    parser.add_argument(
-        "--op", action="append", metavar="OP", choices=registry.names(), help="only this op"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON Lines")
-    parser.add_argument("--baseline", type=Path, help="compare with this JSONL; 15 %% slower fails")
-    parser.add_argument("--write-baseline", type=Path, help="keep a run without faults")
-    parser.add_argument("--seed", type=int, help="of the gates' inputs (default: a fresh one)")
+    parser = _parser()
     chosen = parser.parse_args(arguments)
-    if chosen.write_baseline is not None and chosen.op:
+    kept: Path | None = chosen.write_baseline
+    if kept is not None and chosen.op:
         parser.error("--write-baseline with --op: a baseline holds every op\nhint: leave --op out")
+    if kept is not None and not kept.parent.is_dir():
+        parser.error(f"--write-baseline {kept}: no folder {kept.parent}")
     import torch
 
     if not torch.cuda.is_available():
@@ -65,14 +56,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         records.append(run(case, bandwidth, seed))
         _show(records[-1], as_json=chosen.json)
     faults = [fault for record in records for fault in record.get("faults", ())]
-    if chosen.write_baseline is not None and not faults:
-        text = "".join(json.dumps(record) + "\n" for record in records)
-        write_whole(chosen.write_baseline, text)
     if baseline is not None:
         faults += regressions(records, baseline)
     for fault in faults:
         sys.stderr.write(f"{fault}\n")
+    if kept is not None and faults:
+        sys.stderr.write(f"{kept}: not written, because of the faults above\n")
+    elif kept is not None:
+        write_whole(kept, "".join(json.dumps(record) + "\n" for record in records))
     return 1 if faults else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m sparkserve_kernels.bench",
+        description="Check every kernel against float64 on fresh inputs, then time it in CUDA "
+        "graphs over weights rotated past the L2, beside the strongest stock alternative.",
+        epilog="Example: python -m sparkserve_kernels.bench --op mxfp8_linear --json",
+    )
+    parser.add_argument(
+        "--op", action="append", metavar="OP", choices=registry.names(), help="only this op"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON Lines")
+    parser.add_argument("--baseline", type=Path, help="compare with this JSONL; 15 %% slower fails")
+    parser.add_argument("--write-baseline", type=Path, help="keep a run without faults")
+    parser.add_argument("--seed", type=int, help="of the gates' inputs (default: a fresh one)")
+    return parser
 
 
 def conditions(bandwidth_gbs: float) -> Record:

@@ -260,12 +260,32 @@ class TestCommand:
         assert bench.main(["--baseline", str(path)]) == 1
         assert "twice rows=6: 11.6 us, expected at most 11.5" in capsys.readouterr().err
 
-    def test_a_run_with_faults_leaves_the_baseline_as_it_was(self, gpu, tmp_path):
+    def test_a_run_with_faults_leaves_the_baseline_as_it_was_and_says_so(
+        self, gpu, tmp_path, capsys
+    ):
         path = tmp_path / "gpu.jsonl"
         path.write_text("before")
         gpu.append(case(error=math.nan, name="red"))
         assert bench.main(["--write-baseline", str(path)]) == 1
         assert path.read_text() == "before"
+        assert "gpu.jsonl: not written" in capsys.readouterr().err
+
+    def test_a_slower_run_does_not_replace_what_it_was_compared_with(self, gpu, tmp_path):
+        path = tmp_path / "gpu.jsonl"
+        words = ["--baseline", str(path), "--write-baseline", str(path)]
+        assert bench.main(words[2:]) == 0
+        before = path.read_text()
+        gpu[0] = case(ours_us=11.6)
+        assert bench.main(words) == 1
+        assert path.read_text() == before
+
+    def test_a_baseline_without_a_folder_is_refused_before_anything_is_timed(
+        self, gpu, clock, tmp_path, capsys
+    ):
+        with pytest.raises(SystemExit) as ended:
+            bench.main(["--write-baseline", str(tmp_path / "missing" / "gpu.jsonl")])
+        assert ended.value.code == 2
+        assert f"no folder {tmp_path / 'missing'}" in capsys.readouterr().err
 
     def test_a_baseline_of_one_op_is_refused(self, gpu, tmp_path, capsys):
         path = tmp_path / "gpu.jsonl"
