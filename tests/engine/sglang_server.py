@@ -32,15 +32,19 @@ SHIM = Path(sparkserve.__file__).parent / "sim" / "cpu_shim"
 MODEL_PACKAGE = "sparkserve.sim.demo_model"
 
 
-def wait_until(condition: Callable[[], bool], deadline_s: float = 30) -> None:
+def wait_until(
+    condition: Callable[[], bool], deadline_s: float = 30, what: Callable[[], str] = str
+) -> None:
     """Poll until the condition holds.
+
+    what: says what was awaited and what there is instead.
 
     Raises:
         AssertionError: it never did.
     """
     deadline = time.monotonic() + deadline_s
     while not condition():
-        assert time.monotonic() < deadline, f"no such thing within {deadline_s} s"
+        assert time.monotonic() < deadline, f"not within {deadline_s} s: {what()}"
         time.sleep(0.05)
 
 

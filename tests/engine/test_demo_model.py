@@ -28,5 +28,5 @@ def test_the_demo_model_answers_rightly_while_its_rows_come_from_files(
     with serving(rank) as server:
         assert "Paris" in server.chat(QUESTION)
         # Six columns a token: at the least the question's and the answer's tokens.
-        layers = settled_layers(server, ids=6 * 20, rows_read=1)
+        layers = settled_layers(server, ids=6 * 20 + 1, rows_read=1)
         assert [layer["layer"] for layer in layers] == [0, 1]

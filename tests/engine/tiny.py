@@ -77,7 +77,7 @@ def settled_layers(server: Server, **least: int) -> list[dict[str, Any]]:
             layer.get(counter, 0) >= value for layer in layers for counter, value in least.items()
         )
 
-    wait_until(caught_up)
+    wait_until(caught_up, what=lambda: f"at least {least}, found {server.engram_layers()}")
     return server.engram_layers()
 
 
