@@ -35,7 +35,7 @@ from tests.kernels.experts import SMALL, problem
             lambda p: dataclasses.replace(
                 p, experts=dataclasses.replace(p.experts, w2=p.experts.w2.transpose(1, 2))
             ),
-            "w13: shape|inter|w2",
+            r"w13: shape \[4, 128, 64\], expected \[4, 512, 64\]",
         ),
     ],
 )
